@@ -1,0 +1,186 @@
+"""A sequence and its five states. `Sequence.transition` is the one place where a status changes.
+
+A sequence knows its tokens, its block table and its place in life; it knows neither the queues nor the pool.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+from ..errors import IllegalTransition
+from ..telemetry.clock import Clock
+from ..telemetry.events import AnyEvent, SequenceSnapshot, StatusChanged
+from .sampling_params import SamplingParams
+
+
+class SequenceStatus(enum.Enum):
+    """Where a sequence is in its life."""
+
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    FINISHED = "FINISHED"
+    ERROR = "ERROR"
+
+    @property
+    def is_final(self) -> bool:
+        """FINISHED and ERROR are never left again."""
+        return self in (SequenceStatus.FINISHED, SequenceStatus.ERROR)
+
+
+_W, _R, _P = SequenceStatus.WAITING, SequenceStatus.RUNNING, SequenceStatus.PAUSED
+_F, _E = SequenceStatus.FINISHED, SequenceStatus.ERROR
+
+# (from, to) -> the reasons allowed. What is not here is refused; None is "not yet alive".
+TRANSITIONS: dict[tuple[SequenceStatus | None, SequenceStatus], frozenset[str]] = {
+    (None, _W): frozenset({"arrived"}),
+    (_W, _R): frozenset({"admitted", "readmitted", "resumed"}),
+    (_W, _P): frozenset({"operator"}),
+    (_W, _F): frozenset({"aborted"}),
+    (_W, _E): frozenset({"error"}),
+    (_R, _W): frozenset({"preempted"}),
+    (_R, _P): frozenset({"prefill_complete", "stop", "length", "await_input", "operator", "breakpoint"}),
+    (_R, _F): frozenset({"stop", "length", "aborted"}),
+    (_R, _E): frozenset({"error"}),
+    (_P, _R): frozenset({"resumed"}),
+    (_P, _W): frozenset({"resumed"}),
+    (_P, _F): frozenset({"delivered", "aborted", "expired"}),
+    (_P, _E): frozenset({"error"}),
+}
+
+
+class Sequence:
+    """One stream of tokens: a prompt and what was generated after it.
+
+    Args:
+        seq_id: unique within the run, rising with arrival.
+        request_id: the request it belongs to (n > 1: several sequences share one).
+        token_ids: the prompt.
+        params: its sampling parameters, resolved (seed and limits set).
+        seed: the seed of this sequence's random numbers, 0 <= seed < 2**63.
+        arrived_t: arrival, in clock nanoseconds.
+        record: takes each event (the recorder's `record`).
+        clock: gives the time of a transition.
+        leader: the sibling whose prompt blocks this sequence will share (n > 1), or None.
+    """
+
+    __slots__ = (
+        "seq_id", "request_id", "token_ids", "num_prompt_tokens", "params", "seed", "status", "status_t", "reason",
+        "wait_reason", "num_computed_tokens", "num_pending", "num_cached_tokens", "prefill_target", "max_tokens",
+        "block_table", "block_hashes", "num_registered_blocks", "parent_content", "priority", "num_preemptions",
+        "epoch", "leader", "arrived_t", "first_scheduled_t", "first_token_t", "last_token_t", "finished_t",
+        "finish_reason", "stop_reason", "max_total_tokens", "_record", "_clock",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        seq_id: int,
+        request_id: str,
+        token_ids: list[int],
+        params: SamplingParams,
+        seed: int,
+        arrived_t: int,
+        record: Callable[[AnyEvent], None],
+        clock: Clock,
+        max_total_tokens: int,
+        leader: Sequence | None = None,
+    ) -> None:
+        self.seq_id = seq_id
+        self.request_id = request_id
+        self.token_ids = list(token_ids)  # the tokens known to the host
+        self.num_prompt_tokens = len(token_ids)
+        self.params = params
+        self.seed = seed
+        self.status: SequenceStatus | None = None
+        self.status_t = arrived_t
+        self.reason = ""
+        self.wait_reason = ""
+        self.num_computed_tokens = 0  # tokens whose KV a planned step has written or will write
+        self.num_pending = 0  # tokens sampled by launched steps and not read yet
+        self.num_cached_tokens: int | None = None  # prompt tokens found cached at first admission
+        self.prefill_target = self.num_prompt_tokens  # the prefill phase ends here
+        self.max_tokens = params.max_tokens if params.max_tokens is not None else max_total_tokens
+        self.max_total_tokens = max_total_tokens  # max_model_len
+        self.block_table: list[int] = []
+        self.block_hashes: list[bytes] = []  # chain hashes of its full blocks, worked out so far
+        self.num_registered_blocks = 0  # leading blocks that entered the cache, or were found there
+        self.parent_content = 0  # content id of the last registered block
+        self.priority = params.priority
+        self.num_preemptions = 0
+        self.epoch = 0  # rises when launched work of this sequence becomes void
+        self.leader = leader
+        self.arrived_t = arrived_t
+        self.first_scheduled_t = 0
+        self.first_token_t = 0
+        self.last_token_t = 0
+        self.finished_t = 0
+        self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+        self._record = record
+        self._clock = clock
+
+    def transition(self, to: SequenceStatus, reason: str, step: int = 0) -> None:
+        """Change the status and record it; the only place where this happens.
+
+        Raises:
+            IllegalTransition: the table does not hold (status, to, reason); nothing has changed.
+        """
+        if reason not in TRANSITIONS.get((self.status, to), frozenset()):
+            old = self.status.value if self.status else "(new)"
+            raise IllegalTransition(f"sequence {self.seq_id}: {old} -> {to.value} ({reason}) is not allowed")
+        old_value = self.status.value if self.status else ""
+        now = self._clock()
+        self.status, self.status_t, self.reason, self.wait_reason = to, now, reason, ""
+        request = self.request_id if not old_value else ""
+        self._record(StatusChanged(now, step, self.seq_id, old_value, to.value, reason, request))
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known to the host, plus those that are still on the device."""
+        return len(self.token_ids) + self.num_pending
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Generated tokens, those still on the device included."""
+        return len(self.token_ids) + self.num_pending - self.num_prompt_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        """Generated tokens that the host has read."""
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def phase(self) -> str:
+        """"prefill" until all tokens that it had at its (re)admission are computed, then "decode"."""
+        return "prefill" if self.num_computed_tokens < self.prefill_target else "decode"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it has arrived and not ended."""
+        return self.status is not None and not self.status.is_final
+
+    def snapshot(self) -> SequenceSnapshot:
+        """This sequence as a keyframe holds it."""
+        return SequenceSnapshot(
+            seq=self.seq_id,
+            request=self.request_id,
+            status=self.status.value if self.status else "",
+            phase=self.phase,
+            reason=self.reason,
+            wait_reason=self.wait_reason,
+            residency="device" if self.block_table else "none",
+            priority=self.priority,
+            arrived_t=self.arrived_t,
+            status_t=self.status_t,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_output_tokens=len(self.token_ids) - self.num_prompt_tokens,
+            num_computed_tokens=self.num_computed_tokens,
+            num_cached_tokens=self.num_cached_tokens or 0,
+            prefill_target=self.prefill_target,
+            max_tokens=self.max_tokens,
+            num_preemptions=self.num_preemptions,
+            block_table=list(self.block_table),
+            first_token_t=self.first_token_t,
+            last_token_t=self.last_token_t,
+        )
