@@ -1,0 +1,1 @@
+"""Tools that read journals. Stand on telemetry, and on engine for replay."""

@@ -1,0 +1,1 @@
+"""Ground floor: one file per operation of the forward pass. Knows tensors only."""

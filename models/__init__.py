@@ -1,0 +1,1 @@
+"""Model architectures, their configs, weights and tokenizers. Stands on kernels; knows no scheduler and no journal."""

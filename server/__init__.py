@@ -1,0 +1,1 @@
+"""The HTTP side of the engine. Stands on engine and telemetry."""

@@ -1,0 +1,1 @@
+"""Runs planned steps on a device: batches, KV cache, sampling. Knows no queues and no journal."""

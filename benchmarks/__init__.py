@@ -1,0 +1,1 @@
+"""Programs that measure and show the engine: `nano-bench` and the demo."""
