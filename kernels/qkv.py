@@ -1,0 +1,69 @@
+"""From the joined projection to attention's inputs: split, QK-norm, rotate, and write K and V to their pages."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .norm import rms_norm
+from .rotary import apply_rotary
+
+
+def split_norm_rope_store(
+    qkv: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+) -> Tensor:
+    """Split a joined projection, normalise and rotate Q and K, and store K and V.
+
+    Args:
+        qkv: [T, (Hq + 2 * Hkv) * D]: all query heads, then key heads, then value heads.
+        positions: [T] int64.
+        cos_sin: [max_positions, D], from `rotary_tables`.
+        q_norm: [D] weight of the norm over each query head, or None.
+        k_norm: [D] likewise for key heads.
+        eps: of both norms.
+        key_cache: [num_blocks, block_size, Hkv, D], written.
+        value_cache: likewise.
+        slot_mapping: [T] int64, block * block_size + offset for each token; -1: padding, nothing is written.
+        num_heads: Hq.
+        num_kv_heads: Hkv.
+        head_dim: D.
+
+    Returns:
+        [T, Hq, D], the rotated queries.
+    """
+    heads = qkv.view(qkv.shape[0], num_heads + 2 * num_kv_heads, head_dim)
+    query, key, value = heads.split((num_heads, num_kv_heads, num_kv_heads), dim=1)
+    if q_norm is not None:
+        query = rms_norm(query, q_norm, eps)
+    if k_norm is not None:
+        key = rms_norm(key, k_norm, eps)
+    query = apply_rotary(query, cos_sin, positions)
+    key = apply_rotary(key, cos_sin, positions)
+    store_kv(key, value, key_cache, value_cache, slot_mapping)
+    return query
+
+
+def store_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
+    """Write one K and one V vector per token and head to the pages; tokens of slot -1 are left out.
+
+    Args:
+        key: [T, Hkv, D].
+        value: [T, Hkv, D].
+        key_cache: [num_blocks, block_size, Hkv, D], contiguous.
+        value_cache: likewise.
+        slot_mapping: [T] int64.
+    """
+    real = slot_mapping >= 0
+    slots = slot_mapping[real]
+    key_cache.flatten(0, 1).index_copy_(0, slots, key[real].to(key_cache.dtype))
+    value_cache.flatten(0, 1).index_copy_(0, slots, value[real].to(value_cache.dtype))
