@@ -7,7 +7,7 @@ export PYTHONSAFEPATH := 1
 
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(firstword $(shell for p in python3 python3.12 python3.11 python3.13; do \
-	$$p -c '$(SUPPORTED)' 2>/dev/null && echo $$p; done))
+	$$p -c '$(SUPPORTED)' 2>/dev/null && echo $$p; done; true))
 BIN := .venv/bin
 READY := .venv/.ready
 ARGS ?=
