@@ -1,0 +1,95 @@
+"""What tests of every folder share: where data and the embedded model lie, what a missing component means, and a guard.
+
+Fixtures that a test doesn't name are limited to one, `leaves_no_processes`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+# Read by torch and BLAS when they load, here and in child processes. Set in the environment, so that tests of parts
+# that need no torch don't load it.
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+REPO = Path(__file__).resolve().parents[1]
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
+
+
+@pytest.fixture(scope="session")
+def repo() -> Path:
+    """The repository's root."""
+    return REPO
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder of the shared reference data; the test skips where it is absent, in CI too: it is never committed."""
+    shared = Path(os.environ.get("NANOLENS_SHARED") or REPO.parent / "shared")
+    data = shared / "data"
+    if not data.is_dir():
+        pytest.skip("no shared data: set NANOLENS_SHARED, or put it into ../shared beside the repository")
+    return data
+
+
+def missing(component: str) -> NoReturn:
+    """A component of the suite is not here: skip, but fail under CI=true."""
+    (pytest.fail if IN_CI else pytest.skip)(f"needs {component}, which is not here")
+
+
+@pytest.fixture(scope="session")
+def require() -> Callable[[str], str]:
+    """`require("node")` gives the path of a program, or skips without it (and fails under CI=true)."""
+
+    def need(program: str) -> str:
+        return shutil.which(program) or missing(program)
+
+    return need
+
+
+@pytest.fixture(scope="session")
+def smollm2_dir() -> Path:
+    """Directory of the embedded model. A test that uses it is marked `model`."""
+    from nanolens.errors import NanolensError
+    from nanolens.models.embedded import resolve
+
+    try:
+        return Path(resolve("smollm2"))
+    except NanolensError as error:
+        missing(f"the embedded model smollm2 ({error})")
+
+
+def _children() -> dict[int, str]:
+    """Live child processes of this one: pid -> command line. Empty where there is no /proc."""
+    found = {}
+    for entry in Path("/proc/self/task").glob("*/children"):
+        for pid in entry.read_text().split():
+            try:
+                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue  # it ended meanwhile
+            if state != "Z" and "multiprocessing.resource_tracker" not in command:  # that one stays by design
+                found[int(pid)] = command.strip()
+    return found
+
+
+@pytest.fixture(autouse=True)
+def leaves_no_processes() -> Iterator[None]:
+    """Fail a test whose child processes outlive it (those of wider fixtures are theirs to end)."""
+    before = _children()
+    yield
+    deadline = time.monotonic() + 2.0
+    while (left := {pid: command for pid, command in _children().items() if pid not in before}) and (
+        time.monotonic() < deadline
+    ):
+        time.sleep(0.02)
+    if left:
+        pytest.fail(f"child processes left behind: {left}")
