@@ -1,0 +1,183 @@
+"""The journal's writer: frames appended to rotating segments under a cap. Knows not what events mean.
+
+No failure of the disk reaches the engine: what can't be written is counted, reported, and made up for by a keyframe.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from .clock import Clock, monotonic_ns
+from .events import AnyEvent, JournalDropped, Keyframe
+from .frames import FrameEncoder
+from .segments import SegmentFiles
+
+logger = logging.getLogger(__name__)
+
+MAX_SEGMENT_BYTES = 64 << 20
+FIRST_RETRY_NS = 1_000_000_000
+LAST_RETRY_NS = 30_000_000_000
+CHECK_INTERVAL_NS = 1_000_000_000  # how often the open segment is checked to be still in its directory
+
+
+class JournalWriter:
+    """Appends frames to `<directory>/<run_id>-<number>.journal`.
+
+    A segment begins with a keyframe, except a run's first one, which begins with the first batch (engine.started).
+    After a failure the segment is closed at its last whole frame; a fresh one is tried after a back-off of 1 s,
+    doubling to 30 s, and begins with journal.dropped and a keyframe. Nothing is synced: the files survive the process,
+    not the host.
+
+    The cap holds for the whole directory, so that runs that follow each other don't fill the disk; the oldest segments
+    go first. Give engines that run at the same time a directory each.
+
+    Args:
+        directory: created if need be.
+        run_id: names the files: 1 to 200 bytes without a path separator.
+        cap: bytes that all segments in `directory` may take.
+        segment_bytes: bytes after the opening frame that fill a segment; None: an eighth of the cap, at most 64 MiB.
+        clock: times the back-off and stamps journal.dropped.
+
+    Attributes:
+        make_keyframe: gives the state after all events appended so far, or None; the recorder sets it.
+        dropped_events: events lost so far.
+        dropped_frames: frames lost so far.
+
+    Raises:
+        ValueError: a run id that can't name a file.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        run_id: str,
+        cap: int = 1 << 30,
+        segment_bytes: int | None = None,
+        clock: Clock = monotonic_ns,
+    ) -> None:
+        if not run_id or os.sep in run_id or "\0" in run_id or len(run_id.encode()) > 200:
+            raise ValueError(f"run_id={run_id!r}: must be a file name of 1 to 200 bytes without {os.sep!r}")
+        self.make_keyframe: Callable[[], Keyframe | None] | None = None
+        self.dropped_events = 0
+        self.dropped_frames = 0
+        self._files = SegmentFiles(Path(directory), run_id, cap)
+        self._segment_bytes = segment_bytes or min(MAX_SEGMENT_BYTES, cap // 8)
+        self._clock = clock
+        self._encoder = FrameEncoder()
+        self._reported = (0, 0)  # events and frames that journal.dropped has told of
+        self._unchecked = (0, 0)  # written since the open segment was last seen in its directory
+        self._next_check = 0
+        self._failure: OSError | None = None  # set while frames are being lost
+        self._retry_at = 0
+        self._backoff = FIRST_RETRY_NS
+        self._warned = False
+        self._closed = False
+
+    @property
+    def path(self) -> Path:
+        """The segment that is open, or was last."""
+        return self._files.path
+
+    def append(self, events: list[AnyEvent]) -> None:
+        """Write one frame; start the next segment when this one is full. I/O errors are counted, never raised."""
+        now = self._clock()
+        if self._closed or self._failure is not None:
+            self._lose(len(events), 1)
+            if not self._closed and now >= self._retry_at:
+                self._open_next(now)
+            return
+        try:
+            if now >= self._next_check and self._files.is_open:
+                self._check(now)
+            frame = self._encoder.encode(events)
+            if self._files.is_open:
+                self._files.write(frame)
+            else:
+                self._files.open(frame)
+                self._next_check = now + CHECK_INTERVAL_NS
+        except OSError as error:
+            self._lose(len(events), 1)
+            self._fail(error, now)
+            return
+        self._unchecked = (self._unchecked[0] + len(events), self._unchecked[1] + 1)
+        if self._files.size - self._files.opening_size >= self._segment_bytes:
+            self._rotate(now)
+
+    def append_keyframe(self) -> None:
+        """Write one more keyframe into the open segment, so that readers can join here."""
+        if not self._files.is_open or self.make_keyframe is None:
+            return
+        keyframe = self.make_keyframe()
+        if keyframe is None:
+            return
+        try:
+            self._files.write(self._encoder.encode([keyframe]))
+        except OSError as error:
+            self._lose(1, 1)
+            self._fail(error, self._clock())
+
+    def close(self) -> None:
+        """Close the open segment; later batches are counted as dropped. A second call does nothing."""
+        if self._files.is_open:
+            now = self._clock()
+            try:
+                self._check(now)
+            except OSError as error:
+                self._fail(error, now)
+        self._files.close()
+        self._closed = True
+
+    def _rotate(self, now: int) -> None:
+        try:
+            self._check(now)
+        except OSError as error:
+            self._fail(error, now)
+            return
+        self._open_next(now)
+
+    def _open_next(self, now: int) -> None:
+        """Start a segment that a reader can join: journal.dropped if anything was lost, then a keyframe."""
+        opening: list[AnyEvent] = []
+        lost = (self.dropped_events, self.dropped_frames)
+        if lost != self._reported:
+            reason = str(self._failure) if self._failure else ""
+            opening.append(JournalDropped(now, lost[0] - self._reported[0], lost[1] - self._reported[1], reason))
+        keyframe = self.make_keyframe() if self.make_keyframe is not None else None
+        if keyframe is not None:
+            opening.append(keyframe)
+        try:
+            self._files.open(self._encoder.encode(opening) if opening else b"")
+        except OSError as error:
+            self._fail(error, now)
+            return
+        if self._failure is not None:
+            logger.debug("journal: writing again, to %s; %d events were lost", self.path, lost[0] - self._reported[0])
+        self._failure, self._reported, self._backoff = None, lost, FIRST_RETRY_NS
+        self._unchecked, self._next_check = (0, 0), now + CHECK_INTERVAL_NS
+
+    def _check(self, now: int) -> None:
+        """Notice a segment that was deleted under the writer: what went into it since the last look is lost."""
+        self._next_check = now + CHECK_INTERVAL_NS
+        unchecked, self._unchecked = self._unchecked, (0, 0)
+        try:
+            self._files.check()
+        except OSError:
+            self._lose(*unchecked)
+            raise
+
+    def _lose(self, events: int, frames: int) -> None:
+        self.dropped_events += events
+        self.dropped_frames += frames
+
+    def _fail(self, error: OSError, now: int) -> None:
+        """Begin or go on losing frames; the first failure of a writer is told as a warning, later ones to debug."""
+        level = logging.DEBUG if self._warned else logging.WARNING
+        logger.log(level, "journal in %s: %s; events are lost until it can be written again, generation goes on",
+                   self._files.directory, error)  # fmt: skip
+        self._warned = True
+        self._failure = error
+        self._retry_at = now + self._backoff
+        self._backoff = min(2 * self._backoff, LAST_RETRY_NS)

@@ -1,0 +1,178 @@
+"""Counters of a run, each raised by exactly one event type. Knows nothing of where the events come from.
+
+The recorder keeps one set off the hot path for its keyframes; the state projection keeps another from the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from .events import (
+    AnyEvent,
+    BlocksAllocated,
+    BlocksCached,
+    BlocksFreed,
+    CallbackFailed,
+    EngineError,
+    JournalDropped,
+    PrefixMatched,
+    RequestArrived,
+    RequestFinished,
+    RequestRefused,
+    SequencePreempted,
+    StepFinished,
+    StepPlanned,
+)
+
+Counts = dict[str, int]
+
+TOTAL_NAMES: tuple[str, ...] = (
+    "requests_arrived",
+    "prompt_tokens",  # over all sequences of a request
+    "requests_refused",
+    "requests_finished_stop",
+    "requests_finished_length",
+    "requests_finished_abort",
+    "requests_finished_error",
+    "cached_tokens",  # of the prompts of finished requests, at first admission
+    "preemptions",
+    "recomputed_tokens",  # computed tokens lost to preemption; refound_tokens of them came back from the cache
+    "prefix_queried_tokens",  # first admissions only, as are the next four
+    "prefix_hit_tokens",
+    "prefix_never_seen_tokens",
+    "prefix_evicted_tokens",
+    "prefix_sub_block_tokens",
+    "refound_tokens",  # cache hits of readmissions
+    "blocks_allocated",
+    "blocks_shared",
+    "blocks_evicted",
+    "blocks_cached",
+    "blocks_freed",
+    "steps",
+    "steps_finished",
+    "computed_tokens",
+    "generated_tokens",  # sampled and kept
+    "wasted_tokens",
+    "callback_failures",
+    "engine_errors",
+    "dropped_events",
+    "dropped_frames",
+)
+
+
+def _arrived(c: Counts, e: RequestArrived) -> None:
+    c["requests_arrived"] += 1
+    c["prompt_tokens"] += e.num_prompt_tokens * len(e.seqs)
+
+
+def _refused(c: Counts, e: RequestRefused) -> None:
+    c["requests_refused"] += 1
+
+
+def _finished(c: Counts, e: RequestFinished) -> None:
+    name = "requests_finished_" + e.finish_reason
+    c[name] = c.get(name, 0) + 1
+    c["cached_tokens"] += e.num_cached_tokens
+
+
+def _preempted(c: Counts, e: SequencePreempted) -> None:
+    c["preemptions"] += 1
+    c["recomputed_tokens"] += e.num_tokens
+
+
+def _matched(c: Counts, e: PrefixMatched) -> None:
+    if e.recompute:
+        c["refound_tokens"] += e.hit
+        return
+    c["prefix_queried_tokens"] += e.queried
+    c["prefix_hit_tokens"] += e.hit
+    c["prefix_never_seen_tokens"] += e.never_seen
+    c["prefix_evicted_tokens"] += e.evicted
+    c["prefix_sub_block_tokens"] += e.sub_block
+
+
+def _allocated(c: Counts, e: BlocksAllocated) -> None:
+    c["blocks_allocated"] += len(e.new)
+    c["blocks_shared"] += len(e.cached)
+    c["blocks_evicted"] += len(e.evicted)
+
+
+def _cached(c: Counts, e: BlocksCached) -> None:
+    c["blocks_cached"] += len(e.blocks)
+
+
+def _freed(c: Counts, e: BlocksFreed) -> None:
+    c["blocks_freed"] += len(e.blocks)
+
+
+def _planned(c: Counts, e: StepPlanned) -> None:
+    c["steps"] += 1
+
+
+def _step_finished(c: Counts, e: StepFinished) -> None:
+    wasted = len(e.wasted)
+    c["steps_finished"] += 1
+    c["computed_tokens"] += e.num_tokens
+    c["generated_tokens"] += e.num_sampled - wasted
+    c["wasted_tokens"] += wasted
+
+
+def _callback(c: Counts, e: CallbackFailed) -> None:
+    c["callback_failures"] += 1
+
+
+def _engine_error(c: Counts, e: EngineError) -> None:
+    c["engine_errors"] += 1
+
+
+def _dropped(c: Counts, e: JournalDropped) -> None:
+    c["dropped_events"] += e.events
+    c["dropped_frames"] += e.frames
+
+
+_APPLY: dict[type, Callable[[Counts, AnyEvent], None]] = {  # type: ignore[assignment]
+    RequestArrived: _arrived,
+    RequestRefused: _refused,
+    RequestFinished: _finished,
+    SequencePreempted: _preempted,
+    PrefixMatched: _matched,
+    BlocksAllocated: _allocated,
+    BlocksCached: _cached,
+    BlocksFreed: _freed,
+    StepPlanned: _planned,
+    StepFinished: _step_finished,
+    CallbackFailed: _callback,
+    EngineError: _engine_error,
+    JournalDropped: _dropped,
+}
+
+
+class Totals:
+    """The counters named in TOTAL_NAMES, folded from events.
+
+    Args:
+        counts: values to start from (a keyframe's `totals`); names that are missing start at 0.
+    """
+
+    __slots__ = ("counts",)
+
+    def __init__(self, counts: Counts | None = None) -> None:
+        self.counts: Counts = dict.fromkeys(TOTAL_NAMES, 0) | (counts or {})
+
+    def apply(self, event: AnyEvent) -> None:
+        """Count one event; most types cost one dictionary look-up."""
+        handler = _APPLY.get(event.__class__)
+        if handler is not None:
+            handler(self.counts, event)
+
+    def apply_all(self, events: Iterable[AnyEvent]) -> None:
+        """Count a batch of events."""
+        counts, handlers = self.counts, _APPLY
+        for event in events:
+            handler = handlers.get(event.__class__)
+            if handler is not None:
+                handler(counts, event)
+
+    def snapshot(self) -> Counts:
+        """A copy, as a keyframe holds it."""
+        return dict(self.counts)
