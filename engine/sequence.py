@@ -70,7 +70,7 @@ class Sequence:
         "wait_reason", "num_computed_tokens", "num_pending", "num_cached_tokens", "prefill_target", "max_tokens",
         "block_table", "block_hashes", "num_registered_blocks", "parent_content", "priority", "num_preemptions",
         "epoch", "leader", "arrived_t", "first_scheduled_t", "first_token_t", "last_token_t", "finished_t",
-        "finish_reason", "stop_reason", "max_total_tokens", "_record", "_clock",
+        "finish_reason", "stop_reason", "max_total_tokens", "stop_token_ids", "bad_words_ids", "_record", "_clock",
     )  # fmt: skip
 
     def __init__(
@@ -117,6 +117,8 @@ class Sequence:
         self.finished_t = 0
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
+        self.stop_token_ids: frozenset[int] = frozenset()  # the model's EOS ids included, unless it ignores them
+        self.bad_words_ids: list[list[int]] = []
         self._record = record
         self._clock = clock
 

@@ -170,7 +170,7 @@ class SequencePreempted(Event, tag="sequence.preempted"):
 
 
 class StepPlanned(Event, tag="step.planned"):
-    """What a step computes.
+    """What a step computes. `t` is when planning ended; what planning did (admissions, allocations) stands before it.
 
     `chunks` lists prefill work as (sequence, first position, tokens). Every RUNNING sequence in its decode phase
     computes one token in this step unless it is in `idle` or `decodes` is 0.

@@ -1,0 +1,271 @@
+"""The pool of KV blocks: who holds which, which are free, and which hold a prefix that can be shared.
+
+Knows block ids and token ids only; the memory behind a block belongs to the runner.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from ..errors import AuditError, OutOfBlocks
+from ..telemetry.clock import Clock
+from ..telemetry.events import AnyEvent, BlocksAllocated, BlocksCached, BlocksFreed, PrefixMatched
+from .sequence import Sequence
+
+HASH_BYTES = 16  # of a chain hash; the journal shows the first 8
+COLLIDED = -1  # parent_content of a sequence whose chain met a hash collision: nothing after it can be shared
+
+
+@dataclass(slots=True)
+class CachedContent:
+    """What a cached block holds. `content` identifies it for good; block ids are reused, contents never are."""
+
+    hash: bytes
+    tokens: bytes
+    parent: int  # content id of the block before it; 0 at the start of a prompt
+    content: int
+    filled_by: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """The longest cached prefix of a sequence, valid until the next allocation. Counts are tokens."""
+
+    blocks: list[int]
+    parent_content: int
+    queried: int
+    hit: int
+    never_seen: int
+    evicted: int
+    sub_block: int
+
+
+class BlockManager:
+    """Blocks 0 to num_blocks - 1, each free or referenced by live block tables.
+
+    The free list is in order of release: the first is reused next, and any block leaves it in O(1) when a prefix hit
+    revives it. A full, computed block enters the cache under a keyed chain hash; a hit compares the tokens and the
+    identity of the parent too, so that a collision of hashes costs a miss and never shares another prompt's KV.
+
+    Args:
+        num_blocks: size of the pool.
+        block_size: tokens in a block.
+        record: takes each event.
+        clock: gives the time of an event.
+        secret: key of the chain hash, at most 64 bytes; a new one for each run keeps prompts unguessable.
+        prefix_cache: False shares nothing.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        record: Callable[[AnyEvent], None],
+        clock: Clock,
+        secret: bytes = b"",
+        prefix_cache: bool = True,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.prefix_cache = prefix_cache
+        self.num_collisions = 0
+        self.free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self.refs = [0] * num_blocks
+        self.contents: dict[int, CachedContent] = {}  # block id -> what it holds
+        self.cached: dict[bytes, int] = {}  # chain hash -> block id
+        self._evicted: OrderedDict[bytes, None] = OrderedDict()  # hashes lost lately, to tell the reason of a miss
+        self._next_content = 1
+        self._secret = secret
+        self._record = record
+        self._clock = clock
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that no table refers to."""
+        return len(self.free)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that `num_tokens` tokens fill or begin."""
+        return -(-num_tokens // self.block_size)
+
+    def hash_block(self, parent: bytes, tokens: bytes) -> bytes:
+        """Chain hash of a block: keyed by the run's secret, over the parent's hash and its own token ids."""
+        return blake2b(parent + tokens, digest_size=HASH_BYTES, key=self._secret).digest()
+
+    def match(self, seq: Sequence) -> PrefixMatch:
+        """Find the cached prefix of all the sequence's tokens; changes nothing but its memo of hashes.
+
+        At least the last token is left to compute, since its logits are needed.
+        """
+        total = seq.num_tokens
+        if not self.prefix_cache or seq.params.prompt_logprobs is not None:
+            return PrefixMatch([], 0, 0, 0, 0, 0, 0)
+        size = self.block_size
+        self._extend_hashes(seq)
+        blocks: list[int] = []
+        parent = 0
+        for index in range((total - 1) // size):
+            block = self.cached.get(seq.block_hashes[index])
+            if block is None:
+                break
+            content = self.contents[block]
+            if content.parent != parent or content.tokens != self._tokens(seq, index):
+                break
+            blocks.append(block)
+            parent = content.content
+        missed = seq.block_hashes[len(blocks) : (total - 1) // size]
+        evicted = sum(1 for chain_hash in missed if chain_hash in self._evicted)
+        hit = len(blocks) * size
+        return PrefixMatch(
+            blocks=blocks,
+            parent_content=parent,
+            queried=total,
+            hit=hit,
+            never_seen=(len(missed) - evicted) * size,
+            evicted=evicted * size,
+            sub_block=total - hit - len(missed) * size,
+        )
+
+    def can_admit(self, seq: Sequence, match: PrefixMatch, reserve: int = 0) -> bool:
+        """Whether all the sequence's tokens and the one after them fit, with `reserve` blocks to spare.
+
+        Matched blocks that are referenced already cost nothing. Without room for the next token a sequence would be
+        preempted right after its prefill.
+        """
+        revived = sum(1 for block in match.blocks if not self.refs[block])
+        return self.blocks_for(seq.num_tokens + 1) - len(match.blocks) + revived + reserve <= len(self.free)
+
+    def admit(self, seq: Sequence, match: PrefixMatch, step: int) -> None:
+        """Give a sequence without blocks its matched prefix and new blocks for all the tokens it has.
+
+        Raises:
+            OutOfBlocks: the pool can't; nothing has changed.
+        """
+        if not self.can_admit(seq, match):
+            need = self.blocks_for(seq.num_tokens) - len(match.blocks)
+            raise OutOfBlocks(f"sequence {seq.seq_id} needs {need} blocks, {len(self.free)} are free")
+        if match.queried:
+            self._record(
+                PrefixMatched(
+                    self._clock(), step, seq.seq_id, match.queried, match.hit, match.never_seen, match.evicted,
+                    match.sub_block, seq.num_preemptions > 0,
+                )
+            )  # fmt: skip
+        for block in match.blocks:
+            if not self.refs[block]:
+                del self.free[block]
+            self.refs[block] += 1
+        seq.block_table.extend(match.blocks)
+        seq.num_registered_blocks = len(match.blocks)
+        seq.parent_content = match.parent_content
+        self._append_new(seq, self.blocks_for(seq.num_tokens) - len(match.blocks), step, match.blocks)
+
+    def grow(self, seq: Sequence, step: int) -> None:
+        """Append one new block to a table.
+
+        Raises:
+            OutOfBlocks: none is free; nothing has changed.
+        """
+        if not self.free:
+            raise OutOfBlocks(f"sequence {seq.seq_id} needs a block, none is free")
+        self._append_new(seq, 1, step, [])
+
+    def release(self, seq: Sequence, step: int) -> None:
+        """Give up the whole table, its tail first, so that the start of a prompt stays cached the longest."""
+        table = seq.block_table
+        if not table:
+            return
+        table.reverse()
+        refs, free = self.refs, self.free
+        for block in table:
+            refs[block] -= 1
+            if not refs[block]:
+                free[block] = None
+        seq.block_table = []
+        seq.num_registered_blocks = 0
+        seq.parent_content = 0
+        self._record(BlocksFreed(self._clock(), step, seq.seq_id, table, len(free)))
+
+    def register(self, seq: Sequence, num_computed: int, step: int) -> None:
+        """Enter into the cache the sequence's full blocks whose KV was computed: its first `num_computed` tokens."""
+        last = min(num_computed, len(seq.token_ids)) // self.block_size
+        if not self.prefix_cache or last <= seq.num_registered_blocks or seq.parent_content == COLLIDED:
+            return
+        self._extend_hashes(seq)
+        blocks: list[int] = []
+        for index in range(seq.num_registered_blocks, last):
+            chain_hash, tokens, block = seq.block_hashes[index], self._tokens(seq, index), seq.block_table[index]
+            there = self.cached.get(chain_hash)
+            if there is None:
+                content = CachedContent(chain_hash, tokens, seq.parent_content, self._next_content, seq.seq_id)
+                self._next_content += 1
+                self.cached[chain_hash] = block
+                self.contents[block] = content
+                self._evicted.pop(chain_hash, None)
+                blocks.append(block)
+            else:
+                content = self.contents[there]
+                if content.parent != seq.parent_content or content.tokens != tokens:
+                    self.num_collisions += 1
+                    seq.parent_content = COLLIDED
+                    break
+            seq.parent_content = content.content
+        seq.num_registered_blocks = last
+        if blocks:
+            hashes = b"".join(self.contents[block].hash[:8] for block in blocks)
+            self._record(BlocksCached(self._clock(), step, seq.seq_id, blocks, hashes))
+
+    def audit(self, live: list[Sequence]) -> None:
+        """Check every invariant of the pool against the live block tables.
+
+        Raises:
+            AuditError: the first violation.
+        """
+        counts = [0] * self.num_blocks
+        for seq in live:
+            for block in seq.block_table:
+                counts[block] += 1
+        if counts != self.refs:
+            wrong = next(b for b in range(self.num_blocks) if counts[b] != self.refs[b])
+            raise AuditError(f"block {wrong}: {self.refs[wrong]} references counted, {counts[wrong]} in live tables")
+        for block in range(self.num_blocks):
+            if (block in self.free) == bool(self.refs[block]):
+                raise AuditError(f"block {block}: {self.refs[block]} references and free={block in self.free}")
+        for chain_hash, block in self.cached.items():
+            if self.contents[block].hash != chain_hash:
+                raise AuditError(f"block {block}: cached under a hash that is not its own")
+        if len(self.cached) != len(self.contents):
+            raise AuditError(f"{len(self.cached)} hashes but {len(self.contents)} cached blocks")
+
+    def _append_new(self, seq: Sequence, count: int, step: int, shared: list[int]) -> None:
+        new: list[int] = []
+        evicted: list[int] = []
+        for _ in range(count):
+            block, _ = self.free.popitem(last=False)
+            self.refs[block] = 1
+            new.append(block)
+            if block in self.contents:
+                self._evict(block)
+                evicted.append(block)
+        seq.block_table.extend(new)
+        self._record(BlocksAllocated(self._clock(), step, seq.seq_id, shared, new, evicted, len(self.free)))
+
+    def _evict(self, block: int) -> None:
+        lost = self.contents.pop(block).hash
+        del self.cached[lost]
+        self._evicted[lost] = None
+        if len(self._evicted) > 4 * self.num_blocks:
+            self._evicted.popitem(last=False)
+
+    def _tokens(self, seq: Sequence, index: int) -> bytes:
+        size = self.block_size
+        return array("i", seq.token_ids[index * size : (index + 1) * size]).tobytes()
+
+    def _extend_hashes(self, seq: Sequence) -> None:
+        hashes = seq.block_hashes
+        for index in range(len(hashes), len(seq.token_ids) // self.block_size):
+            hashes.append(self.hash_block(hashes[-1] if hashes else b"", self._tokens(seq, index)))

@@ -1,0 +1,196 @@
+"""The engine as its callers see it: text or token ids in, outputs out. Validates; everything else is the core's."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from ..errors import InvalidRequest, PromptTooLong
+from ..telemetry.events import Keyframe, RequestRefused
+from .core import EngineCore
+from .detokenizer import TokenDecoder
+from .request import OnFinish, OnOutput, Request
+from .sampling_params import GenerationDefaults, SamplingParams, check_token_ids
+
+Prompt = str | Sequence[int]
+Message = dict[str, str]
+
+
+class Tokenizer(TokenDecoder, Protocol):
+    """What the engine needs of a tokenizer."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text."""
+
+    def apply_chat_template(self, messages: list[Message]) -> list[int]:
+        """Token ids of a conversation, ready for the assistant's answer."""
+
+
+class Engine:
+    """One engine. Not thread-safe: one thread adds requests and steps.
+
+    Args:
+        core: the step loop.
+        tokenizer: None where only token ids come and go.
+        defaults: what the model suggests where a request says nothing.
+        vocab_size: every token id is below it.
+    """
+
+    def __init__(
+        self, core: EngineCore, tokenizer: Tokenizer | None, defaults: GenerationDefaults, vocab_size: int
+    ) -> None:
+        self.core = core
+        self.tokenizer = tokenizer
+        self.defaults = defaults
+        self.vocab_size = vocab_size
+        self._ids = itertools.count()
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt + output of a sequence."""
+        return self.core.max_model_len
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return self.core.has_work
+
+    def new_request_id(self) -> str:
+        """A request id that no live request has."""
+        while True:
+            name = f"req-{next(self._ids)}"
+            if name not in self.core.requests:
+                return name
+
+    def add_request(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int | None = None,
+        on_output: OnOutput | None = None,
+        on_finish: OnFinish | None = None,
+        traceparent: str | None = None,
+    ) -> str:
+        """Validate a request and queue it.
+
+        Args:
+            prompt: a text, or token ids.
+            params: None takes the defaults.
+            request_id: a name of the caller's; None makes one.
+            priority: overrides `params.priority`; lower is more urgent.
+            on_output: called with each Delta as it comes, from within `step`.
+            on_finish: called once with the RequestOutput, from within `step` or `abort`.
+            traceparent: W3C trace context of the caller.
+
+        Returns:
+            The request id.
+
+        Raises:
+            InvalidRequest: naming the field; nothing but the refusal is recorded.
+        """
+        name = request_id if request_id is not None else self.new_request_id()
+        try:
+            request = self.prepare(prompt, params, name, priority)
+            request.on_output, request.on_finish, request.traceparent = on_output, on_finish, traceparent
+            self.core.add(request)
+        except InvalidRequest as error:
+            self.refuse(name, error, traceparent)
+            raise
+        return name
+
+    def prepare(
+        self, prompt: Prompt, params: SamplingParams | None, request_id: str, priority: int | None = None
+    ) -> Request:
+        """A validated request that is not queued yet; changes nothing.
+
+        Raises:
+            InvalidRequest: naming the field.
+        """
+        resolved = (params or SamplingParams()).resolve(self.defaults)
+        if priority is not None:
+            resolved = replace(resolved, priority=priority)
+        resolved.validate_for_model(self.vocab_size)
+        token_ids = self._token_ids(prompt)
+        if resolved.stop and self.tokenizer is None:
+            raise InvalidRequest("stop", "stop strings need a tokenizer; this model has none: use stop_token_ids")
+        return Request(
+            request_id=request_id,
+            prompt=prompt if isinstance(prompt, str) else None,
+            prompt_token_ids=token_ids,
+            params=resolved,
+            decoder=self.tokenizer,
+            bad_words_ids=self._bad_words_ids(resolved.bad_words),
+        )
+
+    def chat_prompt(self, messages: list[Message]) -> list[int]:
+        """Token ids of a conversation.
+
+        Raises:
+            InvalidRequest: no messages, one without role or content, or a model without a chat template.
+        """
+        if not messages:
+            raise InvalidRequest("messages", "messages=[]: at least one message is needed")
+        for index, message in enumerate(messages):
+            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+                raise InvalidRequest("messages", f"messages[{index}]: a message is an object with role and content")
+            if not isinstance(message.get("content"), str):
+                raise InvalidRequest("messages", f"messages[{index}].content: must be a text")
+        if self.tokenizer is None:
+            raise InvalidRequest("messages", "this model has no tokenizer, so no chat template: send token ids")
+        return self.tokenizer.apply_chat_template(messages)
+
+    def refuse(self, request_id: str, error: InvalidRequest, traceparent: str | None = None) -> None:
+        """Record a request that was turned away."""
+        core = self.core
+        core.recorder.record(RequestRefused(core.clock(), request_id, error.field, type(error).__name__, traceparent))
+        core.flush()
+
+    def step(self) -> bool:
+        """Compute one step; False when there was nothing to do. Callbacks are called from here."""
+        return self.core.step()
+
+    def abort(self, request_id: str) -> bool:
+        """End a live request; False when there is none of this id."""
+        return self.core.abort(request_id)
+
+    def snapshot(self) -> Keyframe:
+        """The whole state now: sequences, queues and blocks, without any content."""
+        return self.core.keyframe()
+
+    def close(self) -> None:
+        """Abort what is left, end the journal, give back the device."""
+        self.core.close()
+
+    def _token_ids(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise InvalidRequest("prompt", "this model has no tokenizer: send token ids")
+            token_ids = self.tokenizer.encode(prompt)
+        elif isinstance(prompt, Iterable):
+            token_ids = list(prompt)
+        else:
+            raise InvalidRequest("prompt", f"prompt={prompt!r}: must be a text or a list of token ids")
+        if not token_ids:
+            raise InvalidRequest("prompt", "prompt is empty: at least one token is needed")
+        check_token_ids("prompt", token_ids, self.vocab_size)
+        if len(token_ids) >= self.max_model_len:
+            raise PromptTooLong(
+                "prompt",
+                f"prompt has {len(token_ids)} tokens: at most {self.max_model_len - 1} fit, "
+                f"since max_model_len={self.max_model_len} holds prompt and output",
+            )
+        return token_ids
+
+    def _bad_words_ids(self, bad_words: list[str]) -> list[list[int]]:
+        """Token ids of each bad word, as it stands at the start of a text and after a space."""
+        if not bad_words:
+            return []
+        if self.tokenizer is None:
+            raise InvalidRequest("bad_words", "bad words need a tokenizer; this model has none: use logit_bias")
+        forms = [form for word in bad_words for form in (word, " " + word.lstrip())]
+        found = {tuple(self.tokenizer.encode(form, add_special_tokens=False)) for form in forms}
+        return [list(ids) for ids in sorted(found) if ids]

@@ -1,0 +1,144 @@
+"""The offline API: a model, and `generate`, `chat` and `stream` over an engine in this process."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from ..errors import InvalidRequest
+from .build import build_engine
+from .config import EngineConfig
+from .engine import Engine, Message, Prompt
+from .outputs import Delta, RequestOutput
+from .request import Request
+from .sampling_params import SamplingParams
+
+
+class LLM:
+    """A language model, loaded and ready.
+
+    Args:
+        model: a directory, a hub name, `smollm2` (embedded), or `dummy:NAME`.
+        options: settings of EngineConfig, by name.
+
+    Raises:
+        TypeError: an option that does not exist, named.
+        InvalidConfig, UnknownModel, ModelLoadError: what is wrong, in words.
+    """
+
+    def __init__(self, model: str = "smollm2", **options: Any) -> None:
+        self.config = EngineConfig.from_options(model, options)
+        self.engine: Engine = build_engine(self.config)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Complete one prompt or many, and return the outputs in their order.
+
+        Args:
+            prompts: a text, a list of token ids, or a list of such.
+            params: one for all, or one for each.
+            use_tqdm: show a progress bar.
+
+        Raises:
+            InvalidRequest: before anything was queued, naming the prompt and the field.
+        """
+        many = as_prompts(prompts)
+        each = list(params) if isinstance(params, Sequence) else [params] * len(many)
+        if len(each) != len(many):
+            raise InvalidRequest("params", f"{len(each)} sampling params for {len(many)} prompts: give one, or one each")
+        requests = []
+        for index, (prompt, own) in enumerate(zip(many, each, strict=True)):
+            try:
+                requests.append(self.engine.prepare(prompt, own, self.engine.new_request_id()))
+            except InvalidRequest as error:
+                raise type(error)(error.field, f"prompts[{index}]: {error}") from None
+        return self._run(requests, use_tqdm)
+
+    def chat(
+        self,
+        messages: list[Message] | list[list[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or many.
+
+        Raises:
+            InvalidRequest: as `generate`, or a model without a chat template.
+        """
+        many = messages if messages and isinstance(messages[0], list) else [messages]
+        prompts = [self.engine.chat_prompt(conversation) for conversation in many]  # type: ignore[arg-type]
+        return self.generate(prompts, params, use_tqdm=use_tqdm)
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
+        """Complete one prompt and yield its output as it comes; closing the iterator aborts the request.
+
+        Raises:
+            InvalidRequest: on the first `next`.
+        """
+        deltas: deque[Delta] = deque()
+        done: list[RequestOutput] = []
+        name = self.engine.add_request(prompt, params, on_output=deltas.append, on_finish=done.append)
+        try:
+            while not done:
+                self.engine.step()
+                while deltas:
+                    yield deltas.popleft()
+        finally:
+            self.engine.abort(name)
+
+    def close(self) -> None:
+        """End the journal and give back the device's memory."""
+        self.engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, requests: list[Request], use_tqdm: bool) -> list[RequestOutput]:
+        from tqdm import tqdm
+
+        outputs: dict[str, RequestOutput] = {}
+        with tqdm(total=len(requests), desc="requests", disable=not use_tqdm, dynamic_ncols=True) as bar:
+
+            def finished(output: RequestOutput) -> None:
+                outputs[output.request_id] = output
+                bar.update()
+
+            try:
+                for request in requests:
+                    request.on_finish = finished
+                    self.engine.core.add(request)
+                while len(outputs) < len(requests):
+                    self.engine.step()
+            finally:
+                for request in requests:
+                    self.engine.abort(request.request_id)
+        return [outputs[request.request_id] for request in requests]
+
+
+def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or many, as many.
+
+    Raises:
+        InvalidRequest: a list that mixes token ids and prompts.
+    """
+    if isinstance(prompts, str):
+        return [prompts]
+    items = list(prompts)
+    if items and all(isinstance(item, int) for item in items):
+        return [items]  # type: ignore[list-item]
+    if any(isinstance(item, int) for item in items):
+        raise InvalidRequest("prompts", "prompts mixes token ids and prompts: give a list of one kind")
+    return items  # type: ignore[return-value]

@@ -1,0 +1,29 @@
+"""The engine's own state as a keyframe: taken from its objects, so that projections of the journal can be compared with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..telemetry.events import Keyframe
+
+if TYPE_CHECKING:
+    from .core import EngineCore
+
+
+def make_keyframe(core: EngineCore) -> Keyframe:
+    """The whole state of a core between two events. Costs O(blocks in the pool + blocks held)."""
+    contents = core.blocks.contents
+    live = [seq for request in core.requests.values() for seq in request.sequences if seq.is_live]
+    return Keyframe(
+        t=core.clock(),
+        step=core.scheduler.step,
+        started=core.started,
+        sequences=[seq.snapshot() for seq in live],
+        waiting=[seq.seq_id for seq in core.scheduler.waiting],
+        running=sorted(seq.seq_id for seq in core.scheduler.running),
+        cached_blocks=list(contents),
+        cached_hashes=b"".join(content.hash[:8] for content in contents.values()),
+        cached_by=[content.filled_by for content in contents.values()],
+        free_blocks=list(core.blocks.free),
+        totals={},
+    )
