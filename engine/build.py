@@ -51,7 +51,7 @@ def build_engine(config: EngineConfig) -> Engine:
     defaults = load_generation_defaults(config.model)
     eos = frozenset(defaults.eos_token_ids)
     vocab_size = model.config.vocab_size if tokenizer is None else min(tokenizer.vocab_size, model.config.vocab_size)
-    runner = ModelRunner(model, config, device, num_valid_tokens=vocab_size, eos_token_ids=sorted(eos))
+    runner = ModelRunner(model, config, device, num_valid_tokens=vocab_size)
     started = EngineStarted(
         t=monotonic_ns(), run_id=run_id, wall_offset_ns=wall_offset_ns(), pid=os.getpid(), version=__version__,
         model=config.model, config=config.as_record(), num_blocks=runner.num_blocks, block_size=config.block_size,
@@ -73,5 +73,5 @@ def pick_device(name: str, has_cuda: bool) -> str:
     if name == "auto":
         return "cuda" if has_cuda else "cpu"
     if name.startswith("cuda") and not has_cuda:
-        raise InvalidConfig(f"device={name!r}: torch sees no GPU; use device='cpu', or check the driver and torch's build")
+        raise InvalidConfig(f"device={name!r}: torch sees no GPU; use 'cpu', or check the driver and torch's build")
     return name

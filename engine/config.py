@@ -21,7 +21,7 @@ class EngineConfig:
         num_blocks: KV blocks in the pool; None sizes it from free memory.
         max_num_seqs: sequences in RUNNING at once.
         max_num_batched_tokens: tokens computed in one step.
-        max_prefill_chunk: tokens of one sequence's prefill in one step; None leaves it to the token budget.
+        max_prefill_chunk: tokens of one sequence's prefill in one step; None: as many as the budget allows.
         max_model_len: longest prompt + output; None takes the model's, capped by the pool.
         batching: "mixed" computes decode and prefill in one step; "prefill_first" prefills alone first.
         policy: order of the waiting queue: "fcfs", "priority" (lower value first), "sjf" (fewest remaining tokens first).

@@ -14,8 +14,15 @@ from typing import Any, TypeVar
 from ..errors import AuditError, InvalidRequest
 from ..telemetry.clock import Clock, monotonic_ns
 from ..telemetry.events import (
-    CallbackFailed, EngineError, EngineStarted, EngineStopped, Keyframe, RequestArrived, RequestFinished,
-    StepFinished, TokensSampled,
+    CallbackFailed,
+    EngineError,
+    EngineStarted,
+    EngineStopped,
+    Keyframe,
+    RequestArrived,
+    RequestFinished,
+    StepFinished,
+    TokensSampled,
 )  # fmt: skip
 from ..telemetry.recorder import NullRecorder, Recorder
 from .block_manager import BlockManager
@@ -174,7 +181,7 @@ class EngineCore:
         for request_id in list(self.requests):
             self.abort(request_id)
         while self._in_flight:
-            plan, handle, launch_ns = self._in_flight.popleft()
+            _, handle, _ = self._in_flight.popleft()
             self.runner.collect(handle)
         self.recorder.record(EngineStopped(self.clock(), reason))
         self.flush()

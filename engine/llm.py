@@ -52,7 +52,7 @@ class LLM:
         many = as_prompts(prompts)
         each = list(params) if isinstance(params, Sequence) else [params] * len(many)
         if len(each) != len(many):
-            raise InvalidRequest("params", f"{len(each)} sampling params for {len(many)} prompts: give one, or one each")
+            raise InvalidRequest("params", f"{len(each)} params for {len(many)} prompts: give one, or one each")
         requests = []
         for index, (prompt, own) in enumerate(zip(many, each, strict=True)):
             try:

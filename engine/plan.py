@@ -1,6 +1,6 @@
 """What passes between the core and a runner: the plan of a step, and what came of it. No torch.
 
-The core plans, launches and collects; a runner turns a plan into tokens. A runner reads sequences and never changes them.
+The core plans, launches and collects; a runner turns a plan into tokens. It reads sequences and never changes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A request: what a caller asked for, the sequences that answer it, and what is handed back. Knows no queue and no block."""
+"""A request: what a caller asked for, the sequences that answer it, what is handed back. Knows no queue and no block."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Request:
             self.prompt_logprobs[start + 1 : end] = values[: end - start - 1]
 
     def close_stream(self, index: int) -> tuple[str, str | None]:
-        """The text of a sequence that was held back, now that it has ended, and the stop string it completes, if any."""
+        """The text of an ended sequence that was held back, and the stop string that it completes, if any."""
         return self.streams[index].finish() if self.streams else ("", None)
 
     def text_of(self, index: int) -> str:

@@ -1,4 +1,4 @@
-"""Decides what each step computes: who runs, who waits and why, who is preempted. Knows neither tokens' meaning nor the device.
+"""Decides what each step computes: who runs, who waits and why, who is preempted. Knows no device.
 
 A sequence simply has `num_computed_tokens` to bring up to `num_tokens`; decoding is the case where one is missing.
 """
@@ -84,10 +84,10 @@ class Scheduler:
         preempted = not self._prefill_first and self._plan_decodes(plan)
         num_decodes = len(plan.sequences)
         self._plan_prefills(plan, self._budget - num_decodes)
-        head, reason = (self.waiting[0], "no_blocks") if preempted else self._admit(plan, self._budget - plan.num_tokens)
+        head, reason = self._admit(plan, self._budget - plan.num_tokens) if not preempted else self._lost_blocks()
         if self._prefill_first and not plan.sequences:
             if self._plan_decodes(plan):
-                head, reason = self.waiting[0], "no_blocks"
+                head, reason = self._lost_blocks()
             num_decodes = len(plan.sequences)
         self._explain(head, reason)
         if not plan.sequences:
@@ -158,6 +158,10 @@ class Scheduler:
                 seq.num_cached_tokens = match.hit
             budget -= self._add_chunk(plan, seq, budget)
         return None, ""
+
+    def _lost_blocks(self) -> tuple[Sequence, str]:
+        """The wait of a step that preempted: it admits nothing, or what it freed would be taken again at once."""
+        return self.waiting[0], "no_blocks"
 
     def _start(self, seq: Sequence) -> None:
         reason = "readmitted" if seq.num_preemptions else "admitted"

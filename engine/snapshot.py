@@ -1,4 +1,4 @@
-"""The engine's own state as a keyframe: taken from its objects, so that projections of the journal can be compared with it."""
+"""The engine's own state as a keyframe, taken from its objects: what projections of the journal are held against."""
 
 from __future__ import annotations
 
