@@ -1,0 +1,52 @@
+"""Log-probabilities of prompt tokens over a chunk, and of either kind as the host hands them on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ...kernels.logprobs import Logprobs, token_logprobs
+from ..plan import TokenLogprobs
+
+SLICE_ELEMENTS = 1 << 24  # logits held at once while a prompt's are computed: 64 MiB in float32
+
+
+def prompt_token_logprobs(
+    logits_of: Callable[[torch.Tensor], torch.Tensor],
+    hidden: torch.Tensor,
+    targets: torch.Tensor,
+    num_top: int,
+    vocab_size: int,
+) -> list[Logprobs]:
+    """Log-probabilities of `targets`, slice by slice, so that [N, vocab] logits never exist at once.
+
+    Args:
+        logits_of: [n, H] hidden states -> [n, vocab] float32 logits.
+        hidden: [N, H], of the positions before the targets'.
+        targets: [N] int64 prompt tokens.
+        num_top: alternatives asked for.
+        vocab_size: width of the logits.
+    """
+    rows = max(1, SLICE_ELEMENTS // vocab_size)
+    return [
+        token_logprobs(logits_of(hidden[start : start + rows]), targets[start : start + rows], num_top)
+        for start in range(0, len(targets), rows)
+    ]
+
+
+def on_host(values: Logprobs, token_ids: list[int], num_top: list[int]) -> list[TokenLogprobs]:
+    """The rows of `values` (tensors on the host) for these tokens, each with as many alternatives as it asked for."""
+    columns = zip(
+        token_ids,
+        values.chosen.tolist(),
+        values.ranks.tolist(),
+        values.top_ids.tolist(),
+        values.top_logprobs.tolist(),
+        num_top,
+        strict=True,
+    )
+    return [
+        TokenLogprobs(token, chosen, rank, list(zip(ids[:top], best[:top], strict=True)))
+        for token, chosen, rank, ids, best, top in columns
+    ]
