@@ -1,4 +1,4 @@
-"""Puts an engine together: model, runner, journal, core. The one place where the parts meet; torch is loaded here."""
+"""Puts an engine together: runner, journal, core. The one place where the parts meet."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import secrets
 import time
 
+from .. import __version__
 from ..errors import InvalidConfig
 from ..telemetry.clock import monotonic_ns, wall_offset_ns
 from ..telemetry.events import EngineStarted
@@ -37,41 +38,18 @@ def build_engine(config: EngineConfig) -> Engine:
     Raises:
         InvalidConfig, UnknownModel, ModelLoadError: what is wrong, in words.
     """
-    import torch
-
-    from .. import __version__
-    from ..models import load_generation_defaults, load_model, load_tokenizer
-    from .runner.model_runner import ModelRunner
+    from .runner.load import load  # brings torch, which nothing else in this folder needs
 
     run_id = new_run_id()
     recorder = make_recorder(config, run_id)
-    device = torch.device(pick_device(config.device, torch.cuda.is_available()))
-    model = load_model(config.model, dtype=config.dtype, device=device)
-    tokenizer = load_tokenizer(config.model)
-    defaults = load_generation_defaults(config.model)
-    eos = frozenset(defaults.eos_token_ids)
-    vocab_size = model.config.vocab_size if tokenizer is None else min(tokenizer.vocab_size, model.config.vocab_size)
-    runner = ModelRunner(model, config, device, num_valid_tokens=vocab_size)
+    loaded = load(config)
     started = EngineStarted(
         t=monotonic_ns(), run_id=run_id, wall_offset_ns=wall_offset_ns(), pid=os.getpid(), version=__version__,
-        model=config.model, config=config.as_record(), num_blocks=runner.num_blocks, block_size=config.block_size,
-        vocab_size=vocab_size, max_model_len=runner.max_model_len,
+        model=config.model, config=config.as_record(), num_blocks=loaded.runner.num_blocks,
+        block_size=config.block_size, vocab_size=loaded.vocab_size, max_model_len=loaded.runner.max_model_len,
     )  # fmt: skip
-    overlap = config.overlap if config.overlap is not None else device.type == "cuda"
     core = EngineCore(
-        config, runner, recorder, started, eos_token_ids=eos, overlap=overlap, secret=secrets.token_bytes(32)
-    )
-    return Engine(core, tokenizer, defaults, vocab_size)
-
-
-def pick_device(name: str, has_cuda: bool) -> str:
-    """The device that `device=` means: "auto" takes a GPU where there is one.
-
-    Raises:
-        InvalidConfig: a GPU is asked for and torch sees none.
-    """
-    if name == "auto":
-        return "cuda" if has_cuda else "cpu"
-    if name.startswith("cuda") and not has_cuda:
-        raise InvalidConfig(f"device={name!r}: torch sees no GPU; use 'cpu', or check the driver and torch's build")
-    return name
+        config, loaded.runner, recorder, started, eos_token_ids=frozenset(loaded.defaults.eos_token_ids),
+        overlap=loaded.is_asynchronous if config.overlap is None else config.overlap, secret=secrets.token_bytes(32),
+    )  # fmt: skip
+    return Engine(core, loaded.tokenizer, loaded.defaults, loaded.vocab_size)

@@ -24,7 +24,7 @@ class EngineConfig:
         max_prefill_chunk: tokens of one sequence's prefill in one step; None: as many as the budget allows.
         max_model_len: longest prompt + output; None takes the model's, capped by the pool.
         batching: "mixed" computes decode and prefill in one step; "prefill_first" prefills alone first.
-        policy: order of the waiting queue: "fcfs", "priority" (lower value first), "sjf" (fewest remaining tokens first).
+        policy: order of the waiting queue: "fcfs", "priority" (lower value first), "sjf" (fewest tokens to go first).
         prefix_cache: share the blocks of equal prefixes.
         overlap: plan and launch step N+1 before step N is read; None: on a GPU.
         attention: attention backend; "auto" picks by device, dtype and block size.

@@ -8,33 +8,28 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from ..errors import AuditError, InvalidRequest
 from ..telemetry.clock import Clock, monotonic_ns
 from ..telemetry.events import (
-    CallbackFailed,
     EngineError,
     EngineStarted,
     EngineStopped,
     Keyframe,
     RequestArrived,
-    RequestFinished,
     StepFinished,
     TokensSampled,
-)  # fmt: skip
+)
 from ..telemetry.recorder import NullRecorder, Recorder
 from .block_manager import BlockManager
 from .config import EngineConfig
-from .outputs import Delta
-from .plan import Runner, StepPlan, StepResult, TokenLogprobs
-from .request import Request, finish_reason_of
+from .plan import Runner, StepPlan
+from .request import Request
+from .request_book import RequestBook
 from .scheduler import Scheduler
 from .sequence import Sequence, SequenceStatus
 from .snapshot import make_keyframe
-
-T = TypeVar("T")
 
 logger = logging.getLogger("nanolens.engine")
 
@@ -72,14 +67,14 @@ class EngineCore:
         self.clock = clock
         self.started = started
         self.max_model_len = started.max_model_len
-        self.wall_offset_ns = started.wall_offset_ns
         self.eos_token_ids = eos_token_ids
         self.blocks = BlockManager(
             runner.num_blocks, config.block_size, recorder.record, clock, secret, config.prefix_cache
         )
         self.scheduler = Scheduler(config, self.blocks, recorder.record, clock)
-        self.requests: dict[str, Request] = {}
-        self._owner: dict[int, tuple[Request, int]] = {}  # live sequence id -> its request, its index there
+        self.book = RequestBook(
+            self.scheduler, self.blocks, recorder, clock, eos_token_ids, started.wall_offset_ns
+        )
         self._in_flight: deque[tuple[StepPlan, Any, int]] = deque()
         self._depth = 1 if overlap else 0  # steps launched and not read, at most, when step() returns
         self._next_seq = 0
@@ -87,6 +82,11 @@ class EngineCore:
         recorder.make_keyframe = self.keyframe
         recorder.record(started)
         self.flush()
+
+    @property
+    def requests(self) -> dict[str, Request]:
+        """Live requests by id."""
+        return self.book.requests
 
     @property
     def has_work(self) -> bool:
@@ -108,7 +108,7 @@ class EngineCore:
         for i in range(params.n):
             request.sequences.append(self._new_sequence(request, first + i, (seed + i) % (1 << 63), now))
         request.open_streams()
-        self.requests[request.request_id] = request
+        self.book.add(request)
         record = params.as_record()
         record["seed"] = seed
         self.recorder.record(
@@ -118,21 +118,14 @@ class EngineCore:
                 request.prompt_token_ids if self.config.journal_content else None,
             )
         )  # fmt: skip
-        for index, seq in enumerate(request.sequences):
-            self._owner[seq.seq_id] = (request, index)
+        for seq in request.sequences:
             self.scheduler.add(seq)
 
     def abort(self, request_id: str) -> bool:
         """End a live request; False (and nothing else) when there is none of this id."""
-        request = self.requests.get(request_id)
-        if request is None:
-            return False
-        for seq in request.sequences:
-            if seq.is_live:
-                self._end(seq, SequenceStatus.FINISHED, "aborted")
-        self._settle(request)
+        found = self.book.abort(request_id)
         self.flush()
-        return True
+        return found
 
     def step(self) -> bool:
         """Plan and launch the next step and read the one that is due; False when there was nothing to do."""
@@ -159,7 +152,7 @@ class EngineCore:
         Raises:
             AuditError: the first violation.
         """
-        live = [seq for request in self.requests.values() for seq in request.sequences if seq.is_live]
+        live = self.book.live_sequences
         self.blocks.audit(live)
         for queue, status in ((self.scheduler.waiting, SequenceStatus.WAITING),
                               (self.scheduler.running, SequenceStatus.RUNNING)):  # fmt: skip
@@ -210,7 +203,7 @@ class EngineCore:
         try:
             handle = self.runner.launch(plan)
         except Exception as error:
-            self._fail_batch(plan, error)
+            self._fail(plan, error)
             return
         self._in_flight.append((plan, handle, self.clock() - began))
 
@@ -220,7 +213,7 @@ class EngineCore:
         try:
             result = self.runner.collect(handle)
         except Exception as error:
-            self._fail_batch(plan, error)
+            self._fail(plan, error)
             return
         read = self.clock()
         # Recorded before what follows from its tokens, completed after it: a record is encoded at flush only.
@@ -232,120 +225,11 @@ class EngineCore:
         if self.config.journal_content:
             sampled = [seq.seq_id for seq, samples in zip(plan.sequences, plan.samples, strict=True) if samples]
             self.recorder.record(TokensSampled(plan.step, sampled, list(result.tokens)))
-        event.wasted = self._take_tokens(plan, result, read)
+        event.wasted = self.book.take_tokens(plan, result, read)
         event.collect_ns = self.clock() - began
 
-    def _take_tokens(self, plan: StepPlan, result: StepResult, now: int) -> list[int]:
-        """Give each sequence its token and end those that are done; the ids whose token came too late."""
-        wasted: list[int] = []
-        tokens, size = iter(result.tokens), self.config.block_size
-        for seq, start, count, samples, epoch in zip(
-            plan.sequences, plan.starts, plan.counts, plan.samples, plan.epochs, strict=True
-        ):
-            token = next(tokens) if samples else -1
-            if seq.epoch != epoch:
-                if samples:
-                    wasted.append(seq.seq_id)
-                continue
-            if seq.seq_id in result.failed:
-                self.fail(self._owner[seq.seq_id][0], f"sequence {seq.seq_id}: {result.failed[seq.seq_id]}")
-                continue
-            if samples:
-                seq.num_pending -= 1
-                seq.token_ids.append(token)
-                seq.first_token_t = seq.first_token_t or now
-                seq.last_token_t = now
-            if (start + count) // size > seq.num_registered_blocks:
-                self.blocks.register(seq, start + count, plan.step)
-            if seq.seq_id in result.prompt_logprobs:
-                self._owner[seq.seq_id][0].take_prompt_logprobs(start, result.prompt_logprobs[seq.seq_id])
-            if samples:
-                self._deliver(seq, token, result.logprobs.get(seq.seq_id))
-        return wasted
-
-    def _deliver(self, seq: Sequence, token: int, logprobs: TokenLogprobs | None) -> None:
-        """Pass a token on, and end its sequence if this was the last one."""
-        request, index = self._owner[seq.seq_id]
-        reason, stop_reason = self._why_end(seq, token)
-        text = ""
-        if request.streams and (reason != "stop" or request.params.include_stop_str_in_output):
-            text, stop_string = request.push(index, token)
-            if stop_string is not None:
-                reason, stop_reason = "stop", stop_string
-        if logprobs is not None:
-            request.logprobs[index].append(logprobs)
-        if reason:
-            rest, stop_string = request.close_stream(index)
-            if stop_string is not None:
-                reason, stop_reason = "stop", stop_string
-            text += rest
-            seq.stop_reason = stop_reason
-            self._end(seq, SequenceStatus.FINISHED, reason)
-        if request.on_output is not None:
-            entries = None if logprobs is None else [logprobs]
-            delta = Delta(index, text, [token], seq.finish_reason, seq.stop_reason, entries)
-            self._call(request, request.on_output, delta)
-        if reason:
-            self._settle(request)
-
-    def _why_end(self, seq: Sequence, token: int) -> tuple[str, int | str | None]:
-        """Whether the sequence ends with this token: its reason ("" if not), and the stop token if it was one."""
-        num_output = len(seq.token_ids) - seq.num_prompt_tokens
-        if token in seq.stop_token_ids and num_output >= seq.params.min_tokens:
-            return "stop", None if token in self.eos_token_ids and not seq.params.ignore_eos else token
-        if num_output >= seq.max_tokens or len(seq.token_ids) >= seq.max_total_tokens:
-            return "length", None
-        return "", None
-
-    def _end(self, seq: Sequence, to: SequenceStatus, reason: str) -> None:
-        self.scheduler.remove(seq, to, reason)
-        seq.finished_t = seq.status_t
-        seq.finish_reason = finish_reason_of(seq)
-
-    def fail(self, request: Request, message: str) -> None:
-        """End a whole request in ERROR; its blocks go back and its caller is told."""
-        request.error = message
-        for index, seq in enumerate(request.sequences):
-            if not seq.is_live:
-                continue
-            text, _ = request.close_stream(index)
-            self._end(seq, SequenceStatus.ERROR, "error")
-            if request.on_output is not None:
-                self._call(request, request.on_output, Delta(index, text, [], "error"))
-        self._settle(request)
-
-    def _fail_batch(self, plan: StepPlan, error: Exception) -> None:
-        """A step that the runner could not do: its requests end in ERROR, the others go on."""
+    def _fail(self, plan: StepPlan, error: Exception) -> None:
         message = f"step {plan.step} failed: {type(error).__name__}: {error}"
         logger.error("%s", message, exc_info=error)
         self.recorder.record(EngineError(self.clock(), plan.step, message))
-        for seq, epoch in zip(plan.sequences, plan.epochs, strict=True):
-            if seq.epoch == epoch:
-                self.fail(self._owner[seq.seq_id][0], message)
-
-    def _settle(self, request: Request) -> None:
-        """Let go of a request whose sequences have all ended, and tell its caller."""
-        if not request.finished or self.requests.pop(request.request_id, None) is None:
-            return
-        reasons = {seq.finish_reason or "" for seq in request.sequences}
-        reason = next(r for r in ("error", "abort", "length", "stop") if r in reasons)
-        num_output = sum(len(seq.token_ids) - seq.num_prompt_tokens for seq in request.sequences)
-        self.recorder.record(
-            RequestFinished(
-                self.clock(), request.request_id, reason, len(request.prompt_token_ids), num_output,
-                request.sequences[0].num_cached_tokens or 0, request.error,
-            )
-        )  # fmt: skip
-        for seq in request.sequences:
-            del self._owner[seq.seq_id]
-        if request.on_finish is not None:
-            self._call(request, request.on_finish, request.output(self.wall_offset_ns))
-
-    def _call(self, request: Request, callback: Callable[[T], None], value: T) -> None:
-        """Call a user's callback; its failure is recorded and touches nothing else."""
-        try:
-            callback(value)
-        except Exception as error:
-            logger.exception("a callback of request %s failed", request.request_id)
-            message = f"{type(error).__name__}: {error}"
-            self.recorder.record(CallbackFailed(self.clock(), request.request_id, message))
+        self.book.fail_batch(plan, message)

@@ -1,4 +1,4 @@
-"""A request: what a caller asked for, the sequences that answer it, what is handed back. Knows no queue and no block."""
+"""A request: what a caller asked for, the sequences that answer it, what is handed back. Knows no queue, no block."""
 
 from __future__ import annotations
 

@@ -13,12 +13,11 @@ if TYPE_CHECKING:
 def make_keyframe(core: EngineCore) -> Keyframe:
     """The whole state of a core between two events. Costs O(blocks in the pool + blocks held)."""
     contents = core.blocks.contents
-    live = [seq for request in core.requests.values() for seq in request.sequences if seq.is_live]
     return Keyframe(
         t=core.clock(),
         step=core.scheduler.step,
         started=core.started,
-        sequences=[seq.snapshot() for seq in live],
+        sequences=[seq.snapshot() for seq in core.book.live_sequences],
         waiting=[seq.seq_id for seq in core.scheduler.waiting],
         running=sorted(seq.seq_id for seq in core.scheduler.running),
         cached_blocks=list(contents),
