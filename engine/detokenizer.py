@@ -29,24 +29,35 @@ class TokenDecoder(Protocol):
         """Of its identity, as objects have it."""
 
 
-_fallback_bytes: weakref.WeakKeyDictionary[TokenDecoder, frozenset[int]] = weakref.WeakKeyDictionary()
+class _Vocabulary:
+    """What is worth remembering of a tokenizer between sequences: at most one short text for each of its ids.
 
-
-def fallback_byte_ids(tokenizer: TokenDecoder) -> frozenset[int]:
-    """Ids of the tokens `<0x00>` to `<0xFF>` of a vocabulary with byte fallback (Llama 2), kept for each tokenizer.
-
-    Such a decoder judges a run of these as a whole: one wrong byte at its end turns each byte of the run into U+FFFD.
+    Attributes:
+        byte_ids: ids of `<0x00>` to `<0xFF>` in a vocabulary with byte fallback (Llama 2). Its decoder judges a run of
+            these as a whole: one wrong byte at the end turns each byte of the run into U+FFFD.
+        alone: by skip_special_tokens, id -> the text of this token alone.
     """
-    to_id = getattr(tokenizer, "convert_tokens_to_ids", None)
-    to_token = getattr(tokenizer, "convert_ids_to_tokens", None)
-    if to_id is None or to_token is None:
-        return frozenset()
-    known = _fallback_bytes.get(tokenizer)
+
+    __slots__ = ("alone", "byte_ids")
+
+    def __init__(self, tokenizer: TokenDecoder) -> None:
+        self.alone: tuple[dict[int, str], dict[int, str]] = ({}, {})
+        self.byte_ids: frozenset[int] = frozenset()
+        to_id = getattr(tokenizer, "convert_tokens_to_ids", None)
+        to_token = getattr(tokenizer, "convert_ids_to_tokens", None)
+        if to_id is not None and to_token is not None:
+            names = [f"<0x{byte:02X}>" for byte in range(256)]
+            pairs = ((name, to_id(name)) for name in names)  # an unknown name gives None, or the unknown token's id
+            self.byte_ids = frozenset(i for name, i in pairs if i is not None and to_token(i) == name)
+
+
+_vocabularies: weakref.WeakKeyDictionary[TokenDecoder, _Vocabulary] = weakref.WeakKeyDictionary()
+
+
+def _vocabulary_of(tokenizer: TokenDecoder) -> _Vocabulary:
+    known = _vocabularies.get(tokenizer)
     if known is None:
-        names = [f"<0x{byte:02X}>" for byte in range(256)]
-        pairs = ((name, to_id(name)) for name in names)  # an unknown name gives None or the id of the unknown token
-        known = frozenset(i for name, i in pairs if i is not None and to_token(i) == name)
-        _fallback_bytes[tokenizer] = known
+        known = _vocabularies[tokenizer] = _Vocabulary(tokenizer)
     return known
 
 
@@ -64,12 +75,14 @@ class IncrementalDetokenizer:
         skip_special_tokens: leave special tokens out of the text.
     """
 
-    __slots__ = ("_byte_ids", "_in_byte_run", "_shown", "_skip", "_text", "_tokenizer", "_window")
+    __slots__ = ("_alone", "_byte_ids", "_in_byte_run", "_shown", "_skip", "_text", "_tokenizer", "_window")
 
     def __init__(self, tokenizer: TokenDecoder, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
-        self._byte_ids = fallback_byte_ids(tokenizer)
+        vocabulary = _vocabulary_of(tokenizer)
+        self._byte_ids = vocabulary.byte_ids
+        self._alone = vocabulary.alone[skip_special_tokens]
         self._window: list[int] = []
         self._text = ""  # of the window when it was last decoded
         self._shown = 0  # characters of the window's text that were given out
@@ -93,9 +106,15 @@ class IncrementalDetokenizer:
         new = text[self._shown : len(text) - undecided]
         self._text, self._shown = text, self._shown + len(new)
         if undecided == 0:
-            self._slide(keep=1, undecided=0)
+            self._window = [token_id]
+            alone = self._alone.get(token_id)
+            if alone is None:
+                alone = self._alone[token_id] = self._decode(self._window)
+            self._text, self._shown = alone, len(alone)
         elif len(self._window) > _WINDOW_LIMIT:
-            self._slide(keep=_WINDOW_TAIL, undecided=undecided)
+            self._window = self._window[-_WINDOW_TAIL:]
+            self._text = self._decode(self._window)
+            self._shown = len(self._text) - undecided
         return new
 
     def finish(self) -> str:
@@ -104,12 +123,6 @@ class IncrementalDetokenizer:
         new = text[self._shown :]
         self._window, self._text, self._shown, self._in_byte_run = [], "", 0, False
         return new
-
-    def _slide(self, keep: int, undecided: int) -> None:
-        """Cut the window to its last `keep` tokens, of whose text all but the last `undecided` characters are shown."""
-        del self._window[:-keep]
-        self._text = self._decode(self._window)
-        self._shown = len(self._text) - undecided
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=self._skip)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from .plan import TokenLogprobs
 from .sequence import Sequence
 
-_NS = 1e-9
+_NS = 1_000_000_000  # in a second
 
 
 def _seconds(start_ns: int, end_ns: int) -> float | None:
     """Seconds between two clock times, or None while either has not come (0)."""
-    return (end_ns - start_ns) * _NS if start_ns and end_ns else None
+    return (end_ns - start_ns) / _NS if start_ns and end_ns else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ class RequestMetrics:
         )
 
     def _wall(self, t: int) -> float | None:
-        return (t + self.wall_offset_ns) * _NS if t else None
+        return (t + self.wall_offset_ns) / _NS if t else None
 
     @property
     def arrival_time(self) -> float:
         """Wall time of the arrival."""
-        return (self.arrived_t + self.wall_offset_ns) * _NS
+        return (self.arrived_t + self.wall_offset_ns) / _NS
 
     @property
     def first_scheduled_time(self) -> float | None:
@@ -124,7 +124,7 @@ class RequestMetrics:
     @property
     def mean_itl_s(self) -> float | None:
         """Mean time between tokens of a sequence (ITL); None with fewer than two tokens."""
-        return self.decode_ns * _NS / self.num_intervals if self.num_intervals else None
+        return self.decode_ns / self.num_intervals / _NS if self.num_intervals else None
 
 
 @dataclass(slots=True)

@@ -64,6 +64,8 @@ class StopChecker:
             return "", None
         if not self._matchers:
             return text, None
+        if not self._held and not any(matcher.pattern[0] in text for matcher in self._matchers):
+            return text, None  # nothing begins here
         pending = self._held + text
         for end, char in enumerate(text, len(self._held) + 1):
             found = [matcher.pattern for matcher in self._matchers if matcher.read(char)]
