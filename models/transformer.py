@@ -1,0 +1,136 @@
+"""The decoder that Llama, Qwen2 and Qwen3 share: embedding, pre-norm layers, head. Its shape is all in ModelConfig.
+
+Knows nothing of files, sequences or sampling; the cache comes with each batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..kernels.linear import linear, pack_linear
+from ..kernels.norm import add_rms_norm, rms_norm
+from ..kernels.rotary import rotary_tables
+from .batch import ForwardBatch
+from .config import ModelConfig
+from .layers import Attention, GatedMLP, Linear, Norm, Placement, Target
+from .rope import rope_frequencies
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+class DecoderLayer(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)); each sum is joined with the norm that follows it."""
+
+    def __init__(self, config: ModelConfig, layer: int, place: Placement) -> None:
+        super().__init__()
+        prefix = f"model.layers.{layer}."
+        self.input_norm = Norm(f"{prefix}input_layernorm", config.hidden_size, place)
+        self.attention = Attention(config, layer, place)
+        self.post_attention_norm = Norm(f"{prefix}post_attention_layernorm", config.hidden_size, place)
+        self.mlp = GatedMLP(config, layer, place)
+        self.eps = config.rms_norm_eps
+
+    def forward(
+        self, x: Tensor, residual: Tensor | None, positions: Tensor, cos_sin: Tensor, batch: ForwardBatch
+    ) -> tuple[Tensor, Tensor]:
+        """One layer.
+
+        Args:
+            x: [T, H], the sublayer output before this layer, not yet added to the stream; the embedding at first.
+            residual: [T, H], the stream before that; None at first.
+            positions: [T] int64.
+            cos_sin: the rotary table.
+            batch: the paged side.
+
+        Returns:
+            (the MLP's output, the stream it is to be added to), both [T, H].
+        """
+        if residual is None:
+            x, residual = rms_norm(x, self.input_norm.weight, self.eps), x
+        else:
+            x, residual = add_rms_norm(x, residual, self.input_norm.weight, self.eps)
+        x = self.attention(x, positions, cos_sin, batch)
+        x, residual = add_rms_norm(x, residual, self.post_attention_norm.weight, self.eps)
+        return self.mlp(x), residual
+
+
+class Transformer(nn.Module):
+    """A decoder with its head. Parameters are unset until a loader fills the views of `targets`, then calls `pack`.
+
+    Args:
+        config: its shape.
+        dtype: of all parameters.
+        device: where they lie.
+    """
+
+    cos_sin: Tensor
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        place = Placement(dtype, device)
+        self.config = config
+        self.embedding = place.empty(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(DecoderLayer(config, layer, place) for layer in range(config.num_layers))
+        self.norm = Norm("model.norm", config.hidden_size, place)
+        self.head = None if config.tie_word_embeddings else place.empty(config.vocab_size, config.hidden_size)
+        inv_freq, scale = rope_frequencies(config.rope, config.head_dim)
+        table = rotary_tables(inv_freq, scale, config.max_position_embeddings, device)
+        self.register_buffer("cos_sin", table, persistent=False)
+        self._head: Callable[[Tensor], Tensor] = self._plain_head
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the parameters, and so of the hidden states."""
+        return self.embedding.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters lie."""
+        return self.embedding.device
+
+    def targets(self) -> Iterator[Target]:
+        """Every tensor that a checkpoint must hold, and its place."""
+        yield Target(EMBEDDING, tuple(self.embedding.shape), self.embedding.detach())
+        if self.head is not None:
+            yield Target(HEAD, tuple(self.head.shape), self.head.detach())
+        for part in self.modules():
+            if isinstance(part, Linear | Norm):
+                yield from part.targets()
+
+    def pack(self) -> None:
+        """Bring the loaded weights into their device's fastest layout; `targets` has no meaning afterwards."""
+        for part in self.modules():
+            if isinstance(part, Linear):
+                part.pack()
+        weight = self.embedding if self.head is None else self.head
+        self._head = pack_linear(weight.detach())
+        self.head = None
+
+    def forward(self, input_ids: Tensor, positions: Tensor, batch: ForwardBatch) -> Tensor:
+        """Compute a step's tokens and write their K and V.
+
+        Args:
+            input_ids: [T] int64, below vocab_size.
+            positions: [T] int64, below max_position_embeddings.
+            batch: the paged side.
+
+        Returns:
+            [T, H] final hidden states, normed.
+        """
+        x, residual = F.embedding(input_ids, self.embedding), None
+        for layer in self.layers:
+            x, residual = layer(x, residual, positions, self.cos_sin, batch)
+        if residual is None:
+            return rms_norm(x, self.norm.weight, self.config.rms_norm_eps)
+        return add_rms_norm(x, residual, self.norm.weight, self.config.rms_norm_eps)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[N, H] hidden states of the positions that sample -> [N, vocab_size] float32."""
+        return self._head(hidden).float()
+
+    def _plain_head(self, hidden: Tensor) -> Tensor:
+        return linear(hidden, self.embedding if self.head is None else self.head)
