@@ -58,10 +58,10 @@ def require() -> Callable[[str], str]:
 def smollm2_dir() -> Path:
     """Directory of the embedded model. A test that uses it is marked `model`."""
     from nanolens.errors import NanolensError
-    from nanolens.models.embedded import resolve
+    from nanolens.models.embedded import embedded_directory
 
     try:
-        return Path(resolve("smollm2"))
+        return embedded_directory()
     except NanolensError as error:
         missing(f"the embedded model smollm2 ({error})")
 
