@@ -22,7 +22,9 @@ COLLIDED = -1  # parent_content of a sequence whose chain met a hash collision: 
 
 @dataclass(slots=True)
 class CachedContent:
-    """What a cached block holds. `content` identifies it for good; block ids are reused, contents never are."""
+    """What a cached block holds. `content` identifies it for good: block ids are reused, a content's id means the same
+    tokens after the same prefix forever.
+    """
 
     hash: bytes
     tokens: bytes
@@ -77,7 +79,9 @@ class BlockManager:
         self.refs = [0] * num_blocks
         self.contents: dict[int, CachedContent] = {}  # block id -> what it holds
         self.cached: dict[bytes, int] = {}  # chain hash -> block id
-        self._evicted: OrderedDict[bytes, None] = OrderedDict()  # hashes lost lately, to tell the reason of a miss
+        # Contents lost lately, by hash: to tell the reason of a miss, and to give the same content its id again, since
+        # cached blocks that follow it may have stayed.
+        self._evicted: OrderedDict[bytes, CachedContent] = OrderedDict()
         self._next_content = 1
         self._secret = secret
         self._record = record
@@ -201,11 +205,9 @@ class BlockManager:
             chain_hash, tokens, block = seq.block_hashes[index], self._tokens(seq, index), seq.block_table[index]
             there = self.cached.get(chain_hash)
             if there is None:
-                content = CachedContent(chain_hash, tokens, seq.parent_content, self._next_content, seq.seq_id)
-                self._next_content += 1
+                content = self._new_content(chain_hash, tokens, seq)
                 self.cached[chain_hash] = block
                 self.contents[block] = content
-                self._evicted.pop(chain_hash, None)
                 blocks.append(block)
             else:
                 content = self.contents[there]
@@ -228,6 +230,8 @@ class BlockManager:
         counts = [0] * self.num_blocks
         for seq in live:
             for block in seq.block_table:
+                if not 0 <= block < self.num_blocks:
+                    raise AuditError(f"sequence {seq.seq_id} holds block {block}: there is none of this id")
                 counts[block] += 1
         if counts != self.refs:
             wrong = next(b for b in range(self.num_blocks) if counts[b] != self.refs[b])
@@ -235,8 +239,10 @@ class BlockManager:
         for block in range(self.num_blocks):
             if (block in self.free) == bool(self.refs[block]):
                 raise AuditError(f"block {block}: {self.refs[block]} references and free={block in self.free}")
+        if len(self.free) + sum(1 for count in counts if count) != self.num_blocks:
+            raise AuditError(f"the free list holds {len(self.free)} ids, and some are of no block: {list(self.free)}")
         for chain_hash, block in self.cached.items():
-            if self.contents[block].hash != chain_hash:
+            if block not in self.contents or self.contents[block].hash != chain_hash:
                 raise AuditError(f"block {block}: cached under a hash that is not its own")
         if len(self.cached) != len(self.contents):
             raise AuditError(f"{len(self.cached)} hashes but {len(self.contents)} cached blocks")
@@ -254,10 +260,18 @@ class BlockManager:
         seq.block_table.extend(new)
         self._record(BlocksAllocated(self._clock(), step, seq.seq_id, shared, new, evicted, len(self.free)))
 
+    def _new_content(self, chain_hash: bytes, tokens: bytes, seq: Sequence) -> CachedContent:
+        lost = self._evicted.pop(chain_hash, None)
+        if lost is not None and lost.parent == seq.parent_content and lost.tokens == tokens:
+            identity = lost.content
+        else:
+            identity, self._next_content = self._next_content, self._next_content + 1
+        return CachedContent(chain_hash, tokens, seq.parent_content, identity, seq.seq_id)
+
     def _evict(self, block: int) -> None:
-        lost = self.contents.pop(block).hash
-        del self.cached[lost]
-        self._evicted[lost] = None
+        lost = self.contents.pop(block)
+        del self.cached[lost.hash]
+        self._evicted[lost.hash] = lost
         if len(self._evicted) > 4 * self.num_blocks:
             self._evicted.popitem(last=False)
 

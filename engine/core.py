@@ -77,6 +77,8 @@ class EngineCore:
         )
         self._in_flight: deque[tuple[StepPlan, Any, int]] = deque()
         self._depth = 1 if overlap else 0  # steps launched and not read, at most, when step() returns
+        self._reading = False  # a step's tokens are being dealt with
+        self._closed = False
         self._next_seq = 0
         self._random = random.Random(config.seed)
         recorder.make_keyframe = self.keyframe
@@ -143,8 +145,12 @@ class EngineCore:
         return True
 
     def flush(self) -> None:
-        """Hand what was recorded to the journal, as one frame."""
-        self.recorder.flush(self.scheduler.step)
+        """Hand what was recorded to the journal, as one frame.
+
+        Not while a step is read: its record is complete only afterwards, and a callback may abort or be refused.
+        """
+        if not self._reading:
+            self.recorder.flush(self.scheduler.step)
 
     def audit(self) -> None:
         """Check every invariant of sequences, queues and blocks.

@@ -5,27 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..errors import InvalidRequest, PromptTooLong
 from ..telemetry.events import Keyframe, RequestRefused
 from .core import EngineCore
-from .detokenizer import TokenDecoder
 from .request import OnFinish, OnOutput, Request
 from .sampling_params import GenerationDefaults, SamplingParams, check_token_ids
 
+if TYPE_CHECKING:
+    from ..models.tokenizer import AnyTokenizer
+
 Prompt = str | Sequence[int]
 Message = dict[str, str]
-
-
-class Tokenizer(TokenDecoder, Protocol):
-    """What the engine needs of a tokenizer."""
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text."""
-
-    def apply_chat_template(self, messages: list[Message]) -> list[int]:
-        """Token ids of a conversation, ready for the assistant's answer."""
 
 
 class Engine:
@@ -39,7 +31,7 @@ class Engine:
     """
 
     def __init__(
-        self, core: EngineCore, tokenizer: Tokenizer | None, defaults: GenerationDefaults, vocab_size: int
+        self, core: EngineCore, tokenizer: AnyTokenizer | None, defaults: GenerationDefaults, vocab_size: int
     ) -> None:
         self.core = core
         self.tokenizer = tokenizer

@@ -9,8 +9,8 @@ import torch
 from ...errors import InvalidConfig
 from ...models import load_generation_defaults, load_model, load_tokenizer
 from ...models.generation import GenerationDefaults
+from ...models.tokenizer import AnyTokenizer
 from ..config import EngineConfig
-from ..engine import Tokenizer
 from .model_runner import ModelRunner
 
 
@@ -27,7 +27,7 @@ class Loaded:
     """
 
     runner: ModelRunner
-    tokenizer: Tokenizer | None
+    tokenizer: AnyTokenizer | None
     defaults: GenerationDefaults
     vocab_size: int
     is_asynchronous: bool
