@@ -1,0 +1,344 @@
+"""The journal's reader: frames in order, from files that may be growing, rotating or torn. Knows not what events mean.
+
+It holds one frame at a time, and takes nothing from the writer but the files.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from zlib import crc32
+
+from ..errors import JournalError
+from .events import AnyEvent, EngineStarted, EngineStopped, JournalDropped, Keyframe
+from .frames import FRAME_HEAD, SUFFIX, Header, decode_payload, first_tag, parse_header, parse_name
+
+HEADER_BYTES = 1024  # more than any header
+TAG_BYTES = 64
+JOIN_TAGS = frozenset({"engine.started", "keyframe", "journal.dropped"})
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place between frames; offset 0 is the first frame of the segment."""
+
+    segment: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One batch of events and where it lies.
+
+    `gap` is "" or says, in words, which segments were lost before this frame; it then begins with a keyframe, and
+    what was known before holds no more.
+    """
+
+    segment: int
+    offset: int
+    events: list[AnyEvent]
+    gap: str = ""
+
+
+class JournalReader:
+    """Reads one run of a journal.
+
+    Args:
+        path: a journal's directory, or one segment file, which is then read alone.
+        run: the run to read; None takes the one that was written to last.
+
+    Attributes:
+        run: the id of the run.
+        torn_bytes: bytes of an unfinished frame at the journal's end that the last pass cut off.
+
+    Raises:
+        JournalError: the path is missing, is no journal, holds no run or not the one asked for.
+    """
+
+    def __init__(self, path: str | Path, run: str | None = None) -> None:
+        self._path = Path(path)
+        self._file: Path | None = None
+        self.torn_bytes = 0
+        if self._path.is_dir():
+            self.run = self._find_run(run)
+        elif self._path.exists():
+            self._file = self._path
+            header = _read_header(self._path)
+            if header is None:
+                raise JournalError(f"{self._path}: the file ends within its header; it holds no events")
+            if run is not None and run != header.run_id:
+                raise JournalError(f"{self._path}: holds run {header.run_id!r}, not {run!r}")
+            self.run = header.run_id
+        else:
+            raise JournalError(
+                f"{self._path}: no such file or directory; give a journal's directory or a segment of it"
+            )
+
+    def segments(self) -> list[int]:
+        """Numbers of the segments on disk now, in order."""
+        return sorted(self._paths())
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run's first segment is still there, so that reading begins with engine.started."""
+        return self.segments()[:1] == [1]
+
+    def start(self) -> Position:
+        """The first frame on disk.
+
+        Raises:
+            JournalError: nothing is left, or the only segment ends within its header.
+        """
+        numbers = self.segments()
+        if not numbers:
+            raise JournalError(f"{self._path}: the segments of run {self.run!r} are gone")
+        if len(numbers) == 1 and self._header(numbers[0]) is None:
+            raise JournalError(f"{self._paths()[numbers[0]]}: the file ends within its header; it holds no events")
+        return Position(numbers[0])
+
+    def last_keyframe(self) -> Position:
+        """The newest frame that holds the whole state; the start where there is none yet."""
+        return self._last_join(lambda event: True)
+
+    def at_step(self, step: int) -> Position:
+        """The last frame with the whole state as of `step` or before; the start where there is none."""
+        return self._last_join(lambda event: isinstance(event, EngineStarted) or event.step <= step)
+
+    def at_time(self, t: int) -> Position:
+        """The last frame with the whole state as of clock time `t` (ns) or before; the start where there is none."""
+        return self._last_join(lambda event: event.t <= t)
+
+    def frames(
+        self,
+        start: Position | None = None,
+        follow: bool = False,
+        stop: Callable[[], bool] | None = None,
+        poll_s: float = 0.05,
+    ) -> Iterator[Frame]:
+        """Iterate over frames.
+
+        Args:
+            start: where to begin; None: at the first frame on disk.
+            follow: wait for more at the end, across rotations, until engine.stopped was read or `stop` says so.
+            stop: asked whenever the reader has to wait.
+            poll_s: seconds between looks while waiting.
+
+        Raises:
+            JournalError: damage before the journal's end, naming segment and offset.
+        """
+        position = start or self.start()
+        waiting = _Waiting(follow, stop, poll_s)
+        number, offset, lost_from = position.segment, position.offset, position.segment
+        while True:
+            file = self._open(number)
+            if file is not None:
+                gap = ""
+                if lost_from < number:
+                    gap = f"segments {lost_from} to {number - 1} were deleted before they were read"
+                lost_from = number + 1
+                with file:
+                    for frame in self._read_segment(file, number, offset, waiting):
+                        yield Frame(number, frame.offset, frame.events, gap) if gap else frame
+                        gap = ""
+                        if follow and frame.events and isinstance(frame.events[-1], EngineStopped):
+                            return
+            following = self._next_segment(number)
+            if following is None:
+                return
+            number, offset = following, 0
+
+    def _open(self, number: int) -> BinaryIO | None:
+        """A segment's file, or None where it has been deleted."""
+        path = self._paths().get(number)
+        try:
+            return path.open("rb") if path is not None else None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise JournalError(f"{path}: can't be read ({error.strerror})") from error
+
+    def _read_segment(self, file: BinaryIO, number: int, offset: int, waiting: _Waiting) -> Iterator[Frame]:
+        """Frames of one segment; ends when there is a next one, or none and no reason to wait."""
+        header = self._await_header(file, number, waiting)
+        if header is None:
+            return
+        at = offset or header.size
+        while True:
+            payload = _read_frame(file, at)
+            if payload is None:
+                following = self._next_segment(number)
+                if following is not None:
+                    payload = _read_frame(file, at)  # it may have grown before the next one came; it can't any more
+                    if payload is None:
+                        self._check_torn(file, at, following)
+                        return
+                elif waiting.again():
+                    continue
+                else:
+                    self.torn_bytes = os.fstat(file.fileno()).st_size - at
+                    return
+            yield Frame(number, at, decode_payload(payload, f"{file.name}, offset {at}"))
+            at += FRAME_HEAD.size + len(payload)
+
+    def _await_header(self, file: BinaryIO, number: int, waiting: _Waiting) -> Header | None:
+        while True:
+            following = self._next_segment(number)  # before reading: a header is whole once a next segment exists
+            file.seek(0)
+            header = parse_header(file.read(HEADER_BYTES), file.name)
+            if header is not None:
+                return header
+            if following is not None:
+                raise JournalError(f"{file.name}: the file ends within its header, and segment {following} follows")
+            if not waiting.again():
+                self.torn_bytes = os.fstat(file.fileno()).st_size
+                return None
+
+    def _check_torn(self, file: BinaryIO, at: int, following: int) -> None:
+        """A frame may be torn before the end only where the writer says so at the start of the next segment."""
+        left = os.fstat(file.fileno()).st_size - at
+        if left <= 0:
+            return
+        after = self._open(following)
+        if after is not None:
+            with after:
+                first = next(self._read_segment(after, following, 0, _Waiting()), None)
+            if first is None or (first.events and isinstance(first.events[0], JournalDropped)):
+                return
+        raise JournalError(
+            f"{file.name}, offset {at}: damaged: the {left} bytes from here on are no whole frame, "
+            f"and segment {following} follows"
+        )
+
+    def _last_join(self, wanted: Callable[[EngineStarted | Keyframe], bool]) -> Position:
+        """The last join point that is wanted; segments are searched from the newest, by their first frames."""
+        for number in reversed(self.segments()):
+            best = None
+            for offset, event in self._joins(number):
+                if not wanted(event):
+                    break
+                best = offset
+            if best is not None:
+                return Position(number, best)
+        return self.start()
+
+    def _joins(self, number: int) -> Iterator[tuple[int, EngineStarted | Keyframe]]:
+        """(offset, event) of the frames in a segment that hold the whole state, other frames being skipped unread."""
+        file = self._open(number)
+        if file is None:
+            return
+        with file:
+            header = parse_header(file.read(HEADER_BYTES), file.name)
+            at, size = header.size if header else 0, os.fstat(file.fileno()).st_size
+            while header and at + FRAME_HEAD.size <= size:
+                file.seek(at)
+                length, _ = FRAME_HEAD.unpack(file.read(FRAME_HEAD.size))
+                if first_tag(file.read(min(TAG_BYTES, length))) in JOIN_TAGS:
+                    payload = _read_frame(file, at)
+                    events = decode_payload(payload, f"{file.name}, offset {at}") if payload is not None else []
+                    for event in events[:2]:
+                        if isinstance(event, EngineStarted | Keyframe):
+                            yield at, event
+                            break
+                at += FRAME_HEAD.size + length
+
+    def _paths(self) -> dict[int, Path]:
+        """Segment number -> file, of the segments on disk now."""
+        if self._file is not None:
+            header = _read_header(self._file)
+            return {header.number: self._file} if header else {}
+        found: dict[int, Path] = {}
+        try:
+            for entry in os.scandir(self._path):
+                name = parse_name(entry.name)
+                if name is not None and name.run_id == self.run:
+                    found[name.number] = Path(entry.path)
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def _next_segment(self, number: int) -> int | None:
+        return min((n for n in self._paths() if n > number), default=None)
+
+    def _header(self, number: int) -> Header | None:
+        path = self._paths().get(number)
+        return _read_header(path) if path is not None else None
+
+    def _find_run(self, run: str | None) -> str:
+        runs = list_runs(self._path)
+        if not runs:
+            raise JournalError(f"{self._path}: holds no journal (no file *{SUFFIX})")
+        if run is None:
+            return runs[-1]
+        if run not in runs:
+            raise JournalError(f"{self._path}: holds no run {run!r}; its runs are {', '.join(runs)}")
+        return run
+
+
+class _Waiting:
+    """Whether and how to wait for more at the end of a journal."""
+
+    def __init__(self, follow: bool = False, stop: Callable[[], bool] | None = None, poll_s: float = 0.0) -> None:
+        self._follow = follow
+        self._stop = stop
+        self._poll_s = poll_s
+
+    def again(self) -> bool:
+        """Wait a while and return True, or False when reading ends here."""
+        if not self._follow or (self._stop is not None and self._stop()):
+            return False
+        time.sleep(self._poll_s)
+        return True
+
+
+def list_runs(directory: str | Path) -> list[str]:
+    """Ids of the runs in a journal's directory, the one written to last at the end.
+
+    Raises:
+        JournalError: the directory can't be read.
+    """
+    latest: dict[str, tuple[int, str]] = {}
+    try:
+        for entry in os.scandir(directory):
+            name = parse_name(entry.name)
+            if name is not None:
+                key = (entry.stat().st_mtime_ns, entry.name)
+                latest[name.run_id] = max(key, latest.get(name.run_id, key))
+    except OSError as error:
+        raise JournalError(f"{directory}: can't be read ({error.strerror})") from error
+    return sorted(latest, key=lambda run: latest[run])
+
+
+def _read_header(path: Path) -> Header | None:
+    try:
+        with path.open("rb") as file:
+            return parse_header(file.read(HEADER_BYTES), str(path))
+    except OSError as error:
+        raise JournalError(f"{path}: can't be read ({error.strerror})") from error
+
+
+def _read_frame(file: BinaryIO, at: int) -> bytes | None:
+    """The payload at an offset, or None where the file holds no whole frame there (yet).
+
+    A frame that ends the file and has a wrong checksum is torn too: a write may reach the disk in any order.
+
+    Raises:
+        JournalError: a frame that does not end the file has a wrong checksum.
+    """
+    file.seek(at)
+    head = file.read(FRAME_HEAD.size)
+    if len(head) < FRAME_HEAD.size:
+        return None
+    length, crc = FRAME_HEAD.unpack(head)
+    end, size = at + FRAME_HEAD.size + length, os.fstat(file.fileno()).st_size
+    payload = file.read(length) if end <= size else b""
+    if len(payload) < length or end > size:
+        return None
+    if crc32(payload) != crc:
+        if end == size:
+            return None
+        raise JournalError(f"{file.name}, offset {at}: damaged: the checksum of a {length}-byte frame does not match")
+    return payload
