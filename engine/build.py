@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..errors import InvalidConfig
@@ -15,6 +16,9 @@ from ..telemetry.recorder import NullRecorder, Recorder
 from .config import EngineConfig
 from .core import EngineCore
 from .engine import Engine
+
+if TYPE_CHECKING:
+    from .runner.load import LoadedModel
 
 
 def new_run_id() -> str:
@@ -32,8 +36,12 @@ def make_recorder(config: EngineConfig, run_id: str) -> Recorder | NullRecorder:
     return Recorder(writer)
 
 
-def build_engine(config: EngineConfig) -> Engine:
-    """Load the model and start an engine in this process.
+def build_engine(config: EngineConfig, parts: LoadedModel | None = None) -> Engine:
+    """Start an engine in this process.
+
+    Args:
+        config: its settings.
+        parts: a model that is loaded already (`runner.load.load_parts`), which engines may share; None loads one.
 
     Raises:
         InvalidConfig, UnknownModel, ModelLoadError: what is wrong, in words.
@@ -42,7 +50,7 @@ def build_engine(config: EngineConfig) -> Engine:
 
     run_id = new_run_id()
     recorder = make_recorder(config, run_id)
-    loaded = load(config)
+    loaded = load(config, parts)
     started = EngineStarted(
         t=monotonic_ns(), run_id=run_id, wall_offset_ns=wall_offset_ns(), pid=os.getpid(), version=__version__,
         model=config.model, config=config.as_record(), num_blocks=loaded.runner.num_blocks,

@@ -176,12 +176,14 @@ class EngineCore:
                 )
 
     def close(self, reason: str = "closed") -> None:
-        """Abort what is left, write the last event and give back the device."""
+        """Abort what is left, write the last event and give back the device. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
         for request_id in list(self.requests):
             self.abort(request_id)
         while self._in_flight:
-            _, handle, _ = self._in_flight.popleft()
-            self.runner.collect(handle)
+            self._collect()
         self.recorder.record(EngineStopped(self.clock(), reason))
         self.flush()
         self.recorder.close()
@@ -209,6 +211,7 @@ class EngineCore:
         try:
             handle = self.runner.launch(plan)
         except Exception as error:
+            self.scheduler.released[:0] = plan.released  # the runner may not have come to forget them
             self._fail(plan, error)
             return
         self._in_flight.append((plan, handle, self.clock() - began))
@@ -231,8 +234,12 @@ class EngineCore:
         if self.config.journal_content:
             sampled = [seq.seq_id for seq, samples in zip(plan.sequences, plan.samples, strict=True) if samples]
             self.recorder.record(TokensSampled(plan.step, sampled, list(result.tokens)))
-        event.wasted = self.book.take_tokens(plan, result, read)
-        event.collect_ns = self.clock() - began
+        self._reading = True
+        try:
+            event.wasted = self.book.take_tokens(plan, result, read)
+            event.collect_ns = self.clock() - began
+        finally:
+            self._reading = False
 
     def _fail(self, plan: StepPlan, error: Exception) -> None:
         message = f"step {plan.step} failed: {type(error).__name__}: {error}"

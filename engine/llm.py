@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest
 from .build import build_engine
@@ -15,12 +15,16 @@ from .outputs import Delta, RequestOutput
 from .request import Request
 from .sampling_params import SamplingParams
 
+if TYPE_CHECKING:
+    from .runner.load import LoadedModel
+
 
 class LLM:
     """A language model, loaded and ready.
 
     Args:
         model: a directory, a hub name, `smollm2` (embedded), or `dummy:NAME`.
+        parts: a model that is loaded already, in the place of the one named (`engine.runner.load.load_parts`).
         options: settings of EngineConfig, by name.
 
     Raises:
@@ -28,9 +32,9 @@ class LLM:
         InvalidConfig, UnknownModel, ModelLoadError: what is wrong, in words.
     """
 
-    def __init__(self, model: str = "smollm2", **options: Any) -> None:
+    def __init__(self, model: str = "smollm2", *, parts: LoadedModel | None = None, **options: Any) -> None:
         self.config = EngineConfig.from_options(model, options)
-        self.engine: Engine = build_engine(self.config)
+        self.engine: Engine = build_engine(self.config, parts)
 
     def generate(
         self,

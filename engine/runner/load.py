@@ -11,7 +11,24 @@ from ...models import load_generation_defaults, load_model, load_tokenizer
 from ...models.generation import GenerationDefaults
 from ...models.tokenizer import AnyTokenizer
 from ..config import EngineConfig
-from .model_runner import ModelRunner
+from .model_runner import CausalModel, ModelRunner
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in memory; several engines may run on one.
+
+    Attributes:
+        model: its weights on `device`.
+        tokenizer: text to ids and back.
+        defaults: what the model suggests where a request says nothing.
+        device: where the weights are.
+    """
+
+    model: CausalModel
+    tokenizer: AnyTokenizer
+    defaults: GenerationDefaults
+    device: torch.device
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,32 +37,40 @@ class Loaded:
 
     Attributes:
         runner: computes steps.
-        tokenizer: None for a model of token ids only.
+        tokenizer: text to ids and back.
         defaults: what the model suggests where a request says nothing.
         vocab_size: every id that a request may name or get is below it.
         is_asynchronous: whether a launched step runs beside the host.
     """
 
     runner: ModelRunner
-    tokenizer: AnyTokenizer | None
+    tokenizer: AnyTokenizer
     defaults: GenerationDefaults
     vocab_size: int
     is_asynchronous: bool
 
 
-def load(config: EngineConfig) -> Loaded:
-    """Load what `config` names.
+def load_parts(config: EngineConfig) -> LoadedModel:
+    """Load the model that `config` names.
 
     Raises:
         InvalidConfig, UnknownModel, ModelLoadError: what is wrong, in words.
     """
     device = torch.device(pick_device(config.device, torch.cuda.is_available()))
     model = load_model(config.model, dtype=config.dtype, device=device)
-    tokenizer = load_tokenizer(config.model)
-    vocab_size = model.config.vocab_size if tokenizer is None else min(tokenizer.vocab_size, model.config.vocab_size)
-    runner = ModelRunner(model, config, device, num_valid_tokens=vocab_size)
-    defaults = load_generation_defaults(config.model)
-    return Loaded(runner, tokenizer, defaults, vocab_size, device.type == "cuda")
+    return LoadedModel(model, load_tokenizer(config.model), load_generation_defaults(config.model), device)
+
+
+def load(config: EngineConfig, parts: LoadedModel | None = None) -> Loaded:
+    """A runner for `config`, on a model that is loaded already or is loaded now.
+
+    Raises:
+        InvalidConfig, UnknownModel, ModelLoadError: what is wrong, in words.
+    """
+    parts = parts or load_parts(config)
+    vocab_size = min(parts.tokenizer.vocab_size, parts.model.config.vocab_size)
+    runner = ModelRunner(parts.model, config, parts.device, num_valid_tokens=vocab_size)
+    return Loaded(runner, parts.tokenizer, parts.defaults, vocab_size, parts.device.type == "cuda")
 
 
 def pick_device(name: str, has_cuda: bool) -> str:
