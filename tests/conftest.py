@@ -10,9 +10,13 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+
+if TYPE_CHECKING:
+    from nanolens.engine.llm import LLM
+    from nanolens.engine.runner.load import LoadedModel
 
 # Read by torch and BLAS when they load, here and in child processes. Set in the environment, so that tests of parts
 # that need no torch don't load it.
@@ -64,6 +68,31 @@ def smollm2_dir() -> Path:
         return embedded_directory()
     except NanolensError as error:
         missing(f"the embedded model smollm2 ({error})")
+
+
+@pytest.fixture(scope="session")
+def smollm2_parts(smollm2_dir: Path) -> LoadedModel:
+    """The embedded model in memory, fp32, loaded once for the whole suite; engines are built on it."""
+    from nanolens.engine.config import EngineConfig
+    from nanolens.engine.runner.load import load_parts
+
+    return load_parts(EngineConfig(model="smollm2", dtype="float32", device="cpu"))
+
+
+@pytest.fixture
+def smollm2(smollm2_parts: LoadedModel) -> Iterator[Callable[..., LLM]]:
+    """`smollm2(num_blocks=64, ...)` gives an LLM on the embedded model, closed when the test ends."""
+    from nanolens.engine.llm import LLM
+
+    opened: list[LLM] = []
+
+    def build(**options: object) -> LLM:
+        opened.append(LLM("smollm2", parts=smollm2_parts, **({"num_blocks": 512, "audit": True} | options)))
+        return opened[-1]
+
+    yield build
+    for llm in opened:
+        llm.close()
 
 
 def _children() -> dict[int, str]:
