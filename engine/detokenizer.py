@@ -25,9 +25,6 @@ class TokenDecoder(Protocol):
     def decode(self, token_ids: list[int], /, *, skip_special_tokens: bool) -> str:
         """Text of these tokens; bytes that are no UTF-8 become U+FFFD."""
 
-    def __hash__(self) -> int:
-        """Of its identity, as objects have it."""
-
 
 class _Vocabulary:
     """What is worth remembering of a tokenizer between sequences: at most one short text for each of its ids.
