@@ -140,8 +140,7 @@ class BlockManager:
         Matched blocks that are referenced already cost nothing. Without room for the next token a sequence would be
         preempted right after its prefill.
         """
-        revived = sum(1 for block in match.blocks if not self.refs[block])
-        return self.blocks_for(seq.num_tokens + 1) - len(match.blocks) + revived + reserve <= len(self.free)
+        return self._free_needed(seq, match) + reserve <= len(self.free)
 
     def admit(self, seq: Sequence, match: PrefixMatch, step: int) -> None:
         """Give a sequence without blocks its matched prefix and new blocks for all the tokens it has.
@@ -150,8 +149,8 @@ class BlockManager:
             OutOfBlocks: the pool can't; nothing has changed.
         """
         if not self.can_admit(seq, match):
-            need = self.blocks_for(seq.num_tokens) - len(match.blocks)
-            raise OutOfBlocks(f"sequence {seq.seq_id} needs {need} blocks, {len(self.free)} are free")
+            need = f"sequence {seq.seq_id} needs {self._free_needed(seq, match)} free blocks"
+            raise OutOfBlocks(f"{need}, room for its next token included: there are {len(self.free)}")
         if match.queried:
             self._record(
                 PrefixMatched(
@@ -246,6 +245,10 @@ class BlockManager:
                 raise AuditError(f"block {block}: cached under a hash that is not its own")
         if len(self.cached) != len(self.contents):
             raise AuditError(f"{len(self.cached)} hashes but {len(self.contents)} cached blocks")
+
+    def _free_needed(self, seq: Sequence, match: PrefixMatch) -> int:
+        revived = sum(1 for block in match.blocks if not self.refs[block])
+        return self.blocks_for(seq.num_tokens + 1) - len(match.blocks) + revived
 
     def _append_new(self, seq: Sequence, count: int, step: int, shared: list[int]) -> None:
         new: list[int] = []
