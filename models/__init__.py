@@ -70,13 +70,13 @@ def resolve_model(name: str) -> Path | DummyModel:
 
         return DummyModel(name, ModelConfig.from_hf(dummy_shape(name)))
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelLoadError(f"{path}: no config.json there; MODEL must be the directory that holds it")
         return path
     if name == ALIAS:
         return embedded_directory()
-    if path.exists():
+    if name and path.exists():
         raise UnknownModel(f"{name!r} is a file; give the directory that holds config.json and model.safetensors")
     if _HUB_NAME.fullmatch(name):
         return _from_hub(name)

@@ -30,7 +30,7 @@ _TINY: dict[str, Any] = {
     "vocab_size": 256 + len(SPECIALS),
     "max_position_embeddings": 4096,
     "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True,
+    "tie_word_embeddings": False,  # a tied random head would repeat the last token for ever
     "eos_token_id": [EOS, END],
     "dtype": "float32",
 }
@@ -140,4 +140,4 @@ class ByteTokenizer:
             if opening not in ("<|system|>", "<|user|>", "<|assistant|>"):
                 raise InvalidRequest("messages", f"role={message.get('role')!r}: must be system, user or assistant")
             ids += [256 + SPECIALS.index(opening), *self.encode(message["content"]), END]
-        return ids + [256 + SPECIALS.index("<|assistant|>")] if add_generation_prompt else ids
+        return [*ids, 256 + SPECIALS.index("<|assistant|>")] if add_generation_prompt else ids

@@ -77,7 +77,9 @@ class Tokenizer:
             raise ModelLoadError(f"{directory}: no tokenizer that transformers can read ({error})") from error
         self.vocab_size: int = max(self._tokenizer.get_vocab().values(), default=-1) + 1
         added = self._tokenizer.added_tokens_decoder.items()  # decoding skips those too that have no role
-        self.special_ids: frozenset[int] = frozenset(self._tokenizer.all_special_ids) | {i for i, t in added if t.special}
+        self.special_ids: frozenset[int] = frozenset(self._tokenizer.all_special_ids) | {
+            i for i, t in added if t.special
+        }
         eos = self._tokenizer.eos_token_id
         self.eos_token_ids: tuple[int, ...] = () if eos is None else (eos,)
         self.is_fast: bool = bool(self._tokenizer.is_fast)

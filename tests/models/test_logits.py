@@ -1,4 +1,4 @@
-"""Logits of tiny random models equal transformers' in fp32, whole and token by token, for each thing a config can say."""
+"""Logits of tiny random models equal transformers' in fp32, whole and token by token, whatever the config says."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from nanolens.models import load_model
 from tiny_models import paged_logits, reference_logits, save_tiny, some_ids
 

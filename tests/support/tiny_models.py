@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import transformers
+
 from nanolens.kernels.attention import build_metadata
 from nanolens.models.batch import ForwardBatch
 from nanolens.models.transformer import Transformer
@@ -62,7 +63,7 @@ def reference_logits(model: Any, ids: list[int]) -> torch.Tensor:
 
 @torch.inference_mode()
 def paged_logits(model: Transformer, ids: list[int], chunk: int | None = None) -> torch.Tensor:
-    """Our logits at every position, [T, V], computed `chunk` tokens at a time (None: all at once) over scattered pages."""
+    """Our logits at every position, [T, V], `chunk` tokens at a time (None: all at once) over scattered pages."""
     config = model.config
     blocks = -(-len(ids) // BLOCK_SIZE)
     pages = torch.randperm(blocks + 3, generator=torch.Generator().manual_seed(3))[:blocks]
