@@ -56,8 +56,9 @@ def build_engine(config: EngineConfig, parts: LoadedModel | None = None) -> Engi
         model=config.model, config=config.as_record(), num_blocks=loaded.runner.num_blocks,
         block_size=config.block_size, vocab_size=loaded.vocab_size, max_model_len=loaded.runner.max_model_len,
     )  # fmt: skip
+    eos = frozenset(loaded.defaults.eos_token_ids) | frozenset(loaded.tokenizer.eos_token_ids)
     core = EngineCore(
-        config, loaded.runner, recorder, started, eos_token_ids=frozenset(loaded.defaults.eos_token_ids),
+        config, loaded.runner, recorder, started, eos_token_ids=eos,
         overlap=loaded.is_asynchronous if config.overlap is None else config.overlap, secret=secrets.token_bytes(32),
     )  # fmt: skip
     return Engine(core, loaded.tokenizer, loaded.defaults, loaded.vocab_size)
