@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .clock import Clock, monotonic_ns
-from .events import AnyEvent, JournalDropped, Keyframe
+from .events import AnyEvent, EngineStopped, JournalDropped, Keyframe
 from .frames import FrameEncoder
 from .segments import SegmentFiles
 
@@ -82,12 +82,17 @@ class JournalWriter:
         return self._files.path
 
     def append(self, events: list[AnyEvent]) -> None:
-        """Write one frame; start the next segment when this one is full. I/O errors are counted, never raised."""
+        """Write one frame of at least one event; start the next segment when this one is full.
+
+        No I/O error reaches the caller.
+        """
         now = self._clock()
-        if self._closed or self._failure is not None:
+        stopped = events[-1] if isinstance(events[-1], EngineStopped) else None
+        if self._closed:
             self._lose(len(events), 1)
-            if not self._closed and now >= self._retry_at:
-                self._open_next(now)
+            return
+        if self._failure is not None:
+            self._append_failing(events, stopped, now)
             return
         try:
             if now >= self._next_check and self._files.is_open:
@@ -103,7 +108,7 @@ class JournalWriter:
             self._fail(error, now)
             return
         self._unchecked = (self._unchecked[0] + len(events), self._unchecked[1] + 1)
-        if self._files.size - self._files.opening_size >= self._segment_bytes:
+        if stopped is None and self._files.size - self._files.opening_size >= self._segment_bytes:
             self._rotate(now)
 
     def append_keyframe(self) -> None:
@@ -130,6 +135,18 @@ class JournalWriter:
         self._files.close()
         self._closed = True
 
+    def _append_failing(self, events: list[AnyEvent], stopped: EngineStopped | None, now: int) -> None:
+        """Lose a batch: the next segment's keyframe will hold its effect. engine.stopped alone may still follow."""
+        if stopped is None:
+            self._lose(len(events), 1)
+            if now >= self._retry_at:
+                self._open_next(now)
+            return
+        self._lose(len(events) - 1, 1)
+        self._open_next(now, stopped)
+        if self._failure is not None:
+            self._lose(1, 0)
+
     def _rotate(self, now: int) -> None:
         try:
             self._check(now)
@@ -138,8 +155,8 @@ class JournalWriter:
             return
         self._open_next(now)
 
-    def _open_next(self, now: int) -> None:
-        """Start a segment that a reader can join: journal.dropped if anything was lost, then a keyframe."""
+    def _open_next(self, now: int, last: EngineStopped | None = None) -> None:
+        """Start a segment that a reader can join: journal.dropped if anything was lost, a keyframe, the run's end."""
         opening: list[AnyEvent] = []
         lost = (self.dropped_events, self.dropped_frames)
         if lost != self._reported:
@@ -148,6 +165,8 @@ class JournalWriter:
         keyframe = self.make_keyframe() if self.make_keyframe is not None else None
         if keyframe is not None:
             opening.append(keyframe)
+        if last is not None:
+            opening.append(last)
         try:
             self._files.open(self._encoder.encode(opening) if opening else b"")
         except OSError as error:

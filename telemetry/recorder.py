@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from .clock import Clock, monotonic_ns
-from .events import AnyEvent, Keyframe
+from .events import AnyEvent, EngineStopped, Keyframe
 from .journal import JournalWriter
 from .totals import Totals
 
@@ -78,7 +78,7 @@ class Recorder:
         self.totals.apply_all(events)
         if self._writer is not None:
             self._writer.append(events)
-            if self.keyframe_due():
+            if not isinstance(events[-1], EngineStopped) and self.keyframe_due():
                 self._writer.append_keyframe()
             self._count_dropped()
         if self._subscribers:

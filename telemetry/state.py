@@ -356,18 +356,12 @@ class EngineState:
 
     def _on_finished(self, e: StepFinished) -> None:
         self.t = e.t
-        record = None
-        while self._in_flight and self._in_flight[0].step <= e.step:
-            record = self._in_flight[0]
-            if record.step == e.step:
-                break
-            self._in_flight.popleft()  # a step that failed: its tokens were never read
-        if record is None or record.step != e.step:
+        record = self._pop_in_flight(e.step)
+        if record is None:
             return
         rejoining = [self.decoding[seq] for seq in e.wasted if seq in self.decoding]
         for seq in rejoining:
-            self._leave_decodes(seq)
-        self._in_flight.popleft()
+            self._leave_decodes(seq)  # before the shared count rises: it took no token
         if record.ordinal:
             self._decode_steps_finished, self._decode_t = record.ordinal, e.t
         for seq in record.samplers:
@@ -375,6 +369,16 @@ class EngineState:
                 seq.take(1, e.t)
         for seq in rejoining:
             self._join_decodes(seq)
+
+    def _pop_in_flight(self, step: int) -> _InFlight | None:
+        """The plan of a step whose tokens were read; those before it failed, and their tokens are never read."""
+        in_flight = self._in_flight
+        while in_flight and in_flight[0].step < step:
+            in_flight.popleft()
+        # A keyframe tells who samples, not in which step: the first to be read, and no later than the last planned.
+        if in_flight and (in_flight[0].step == step or not in_flight[0].num_tokens):
+            return in_flight.popleft()
+        return None
 
 
 _HANDLERS: dict[type, Callable[[EngineState, Any], None]] = {
