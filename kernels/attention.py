@@ -6,11 +6,13 @@ Knows block tables and lengths; doesn't know sequences, layers or who filled the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from .attention_torch import Plan, attend, build_plan
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class AttentionMetadata:
         max_query_len: the longest row's queries.
         max_context_len: the longest context.
         num_decodes: leading rows that have exactly one query.
+        block_size: tokens in a page.
         query_lens_host: the rows' query lengths, on the host.
         context_lens_host: their context lengths, on the host.
     """
@@ -34,14 +37,25 @@ class AttentionMetadata:
     max_query_len: int
     max_context_len: int
     num_decodes: int
+    block_size: int
     query_lens_host: tuple[int, ...]
     context_lens_host: tuple[int, ...]
+    _plans: dict[tuple[int, int], Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def torch_plan(self, num_heads: int, num_kv_heads: int) -> Plan:
+        """The torch backend's gather indices and masks, made at the first layer and shared by the others."""
+        key = (num_heads, num_kv_heads)
+        if key not in self._plans:
+            self._plans[key] = build_plan(
+                self.block_tables, self.query_lens_host, self.context_lens_host, self.block_size, *key
+            )
+        return self._plans[key]
 
 
 def build_metadata(
     block_tables: Tensor, query_lens: Sequence[int], context_lens: Sequence[int], block_size: int
 ) -> AttentionMetadata:
-    """Work out, once per step, what all layers share. Rows with one query should come first: they run together.
+    """Describe a step's batch once for all layers. Rows with one query should come first: they run together.
 
     Args:
         block_tables: [B, M] int32, on the device; M * block_size must cover each context.
@@ -57,26 +71,23 @@ def build_metadata(
             f"{block_tables.shape[0]} block tables, {len(query_lens)} query lengths, {len(context_lens)} context "
             "lengths: must be equal in number"
         )
+    capacity = block_tables.shape[1] * block_size
     for row, (queries, context) in enumerate(zip(query_lens, context_lens, strict=True)):
-        if not 1 <= queries <= context <= block_tables.shape[1] * block_size:
+        if not 1 <= queries <= context <= capacity:
             raise ValueError(
-                f"row {row}: {queries} queries, context {context}, table of {block_tables.shape[1]} pages of "
-                f"{block_size}: must be 1 <= queries <= context <= pages * page size"
+                f"row {row}: {queries} queries, context {context}, table of {capacity} tokens: "
+                "must be 1 <= queries <= context <= table"
             )
     device = block_tables.device
-    starts = [0]
-    for queries in query_lens:
-        starts.append(starts[-1] + queries)
-    num_decodes = 0
-    while num_decodes < len(query_lens) and query_lens[num_decodes] == 1:
-        num_decodes += 1
+    decodes = next((row for row, queries in enumerate(query_lens) if queries > 1), len(query_lens))
     return AttentionMetadata(
         block_tables=block_tables,
-        query_start=torch.tensor(starts, dtype=torch.int32, device=device),
+        query_start=torch.tensor([0, *accumulate(query_lens)], dtype=torch.int32, device=device),
         context_lens=torch.tensor(list(context_lens), dtype=torch.int32, device=device),
         max_query_len=max(query_lens, default=0),
         max_context_len=max(context_lens, default=0),
-        num_decodes=num_decodes,
+        num_decodes=decodes,
+        block_size=block_size,
         query_lens_host=tuple(query_lens),
         context_lens_host=tuple(context_lens),
     )
@@ -88,33 +99,14 @@ def paged_attention(
     """Causal attention; row b's queries are the last ones of its context. Grouped heads share K and V (GQA).
 
     Args:
-        q: [T, Hq, D]; T may exceed the rows' queries (padding), whose output is then zero.
-        key_cache: [num_blocks, block_size, Hkv, D].
+        q: [T, Hq, D], any strides; T may exceed the rows' queries (padding), whose output is then zero.
+        key_cache: [num_blocks, block_size, Hkv, D], contiguous, in the dtype of `q`; Hq is a multiple of Hkv.
         value_cache: likewise.
         metadata: of this step, from `build_metadata`.
         scale: factor on the scores before the softmax.
 
     Returns:
-        [T, Hq, D] in the dtype of `q`.
+        [T, Hq, D] in the dtype of `q`, a new tensor.
     """
-    out = torch.zeros_like(q)
-    block_size = key_cache.shape[1]
-    start = 0
-    for row, (queries, context) in enumerate(
-        zip(metadata.query_lens_host, metadata.context_lens_host, strict=True)
-    ):
-        pages = metadata.block_tables[row, : -(-context // block_size)].long()
-        keys = key_cache[pages].flatten(0, 1)[:context].transpose(0, 1)
-        values = value_cache[pages].flatten(0, 1)[:context].transpose(0, 1)
-        positions = torch.arange(context, device=q.device)
-        mask = positions <= positions[context - queries :, None]
-        out[start : start + queries] = F.scaled_dot_product_attention(
-            q[start : start + queries].transpose(0, 1)[None],
-            keys[None],
-            values[None],
-            attn_mask=mask,
-            scale=scale,
-            enable_gqa=True,
-        )[0].transpose(0, 1)
-        start += queries
-    return out
+    plan = metadata.torch_plan(q.shape[1], key_cache.shape[2])
+    return attend(q, key_cache, value_cache, plan, scale)

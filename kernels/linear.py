@@ -72,7 +72,7 @@ def _pack(weight: Tensor) -> Tensor | None:
     if not torch.backends.mkldnn.is_available():
         return None
     try:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), _PACKING_BATCH)
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), _PACKING_BATCH)
         probe = torch.zeros(1, weight.shape[1], dtype=weight.dtype)
         _packed_product(probe, packed, None)
     except (AttributeError, NotImplementedError, RuntimeError):
@@ -82,4 +82,5 @@ def _pack(weight: Tensor) -> Tensor | None:
 
 def _packed_product(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
     """`linear` with a weight from `_pack`; the operator that torch's own compiler emits for a frozen Linear."""
-    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return product

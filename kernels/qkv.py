@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .norm import rms_norm
@@ -39,16 +40,18 @@ def split_norm_rope_store(
         head_dim: D.
 
     Returns:
-        [T, Hq, D], the rotated queries.
+        [T, Hq, D], the rotated queries; their strides are not those of a contiguous tensor.
     """
-    heads = qkv.view(qkv.shape[0], num_heads + 2 * num_kv_heads, head_dim)
-    query, key, value = heads.split((num_heads, num_kv_heads, num_kv_heads), dim=1)
-    if q_norm is not None:
-        query = rms_norm(query, q_norm, eps)
-    if k_norm is not None:
-        key = rms_norm(key, k_norm, eps)
-    query = apply_rotary(query, cos_sin, positions)
-    key = apply_rotary(key, cos_sin, positions)
+    heads = qkv.view(-1, num_heads + 2 * num_kv_heads, head_dim)
+    rotating, value = heads[:, :-num_kv_heads], heads[:, -num_kv_heads:]
+    if q_norm is not None or k_norm is not None:
+        query, key = rotating[:, :num_heads], rotating[:, num_heads:]
+        query = query if q_norm is None else rms_norm(query, q_norm, eps)
+        key = key if k_norm is None else rms_norm(key, k_norm, eps)
+        rotating = torch.cat((query, key), dim=1)
+    # Queries and keys turn by the same angles, so they go through one call.
+    rotated = apply_rotary(rotating, cos_sin, positions)
+    query, key = rotated[:, :num_heads], rotated[:, num_heads:]
     store_kv(key, value, key_cache, value_cache, slot_mapping)
     return query
 
@@ -63,7 +66,8 @@ def store_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor,
         value_cache: likewise.
         slot_mapping: [T] int64.
     """
-    real = slot_mapping >= 0
-    slots = slot_mapping[real]
-    key_cache.flatten(0, 1).index_copy_(0, slots, key[real].to(key_cache.dtype))
-    value_cache.flatten(0, 1).index_copy_(0, slots, value[real].to(value_cache.dtype))
+    if slot_mapping.numel() and int(slot_mapping.min()) < 0:
+        real = slot_mapping >= 0
+        slot_mapping, key, value = slot_mapping[real], key[real], value[real]
+    for cache, new in ((key_cache, key), (value_cache, value)):
+        cache.view(-1, *cache.shape[2:]).index_copy_(0, slot_mapping, new.to(cache.dtype))

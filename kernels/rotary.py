@@ -38,6 +38,11 @@ def apply_rotary(x: Tensor, cos_sin: Tensor, positions: Tensor) -> Tensor:
     Returns:
         [T, H, D], a new tensor in the dtype of `x`; computed in float32.
     """
-    cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    half = x.shape[-1] // 2
+    cos_and_sin = cos_sin.index_select(0, positions).view(-1, 1, 2, half)
+    cos, sin = cos_and_sin[:, :, :1], cos_and_sin[:, :, 1]
+    pairs = x.float().view(*x.shape[:-1], 2, half)
+    rotated = pairs * cos
+    rotated[:, :, 0].addcmul_(pairs[:, :, 1], sin, value=-1)
+    rotated[:, :, 1].addcmul_(pairs[:, :, 0], sin)
+    return rotated.flatten(-2).to(x.dtype)
