@@ -89,6 +89,8 @@ class RequestBook:
                     wasted.append(seq.seq_id)
                 continue
             if seq.seq_id in result.failed:
+                if samples:
+                    wasted.append(seq.seq_id)
                 self.fail(self._owner[seq.seq_id][0], f"sequence {seq.seq_id}: {result.failed[seq.seq_id]}")
                 continue
             if samples:
