@@ -79,8 +79,8 @@ class Audit:
                 if check is not None:
                     check(self, event)
             state.apply(event)
-            if event.__class__ in (BlocksAllocated, BlocksFreed):
-                check_pool(state.pool, event)  # type: ignore[arg-type]
+            if state.joined and isinstance(event, BlocksAllocated | BlocksFreed):
+                check_pool(state.pool, event)
         except AuditError as error:
             step = getattr(event, "step", state.step)
             tag = event.__struct_config__.tag
@@ -172,7 +172,7 @@ class Audit:
                 raise AuditError(
                     f"sequence {seq_id}: tokens {start} to {start + count} in {len(seq.block_table)} blocks of {size}"
                 )
-        decoding = len(state.decoding) - sum(1 for seq_id in e.idle if seq_id in state.decoding)
+        decoding = len(state.steps.decoding) - sum(1 for seq_id in e.idle if seq_id in state.steps.decoding)
         if e.decodes and e.decodes != decoding:
             raise AuditError(f"{e.decodes} decodes planned, {decoding} sequences decode and are not idle")
 
@@ -182,7 +182,7 @@ class Audit:
         if e.step > self.state.step:
             raise AuditError(f"step {e.step} finished but was never planned")
         self._finished_step = e.step
-        given, planned = (e.num_tokens, e.num_sampled), self.state.planned(e.step)
+        given, planned = (e.num_tokens, e.num_sampled), self.state.steps.planned(e.step)
         if planned is not None and planned != given:
             raise AuditError(
                 f"{given[0]} tokens computed and {given[1]} sampled, planned were {planned[0]} and {planned[1]}"

@@ -70,7 +70,7 @@ class JournalWriter:
         self._reported = (0, 0)  # events and frames that journal.dropped has told of
         self._unchecked = (0, 0)  # written since the open segment was last seen in its directory
         self._next_check = 0
-        self._failure: OSError | None = None  # set while frames are being lost
+        self._failure: str | None = None  # why frames are being lost now; the error itself would keep its frames alive
         self._retry_at = 0
         self._backoff = FIRST_RETRY_NS
         self._warned = False
@@ -160,8 +160,8 @@ class JournalWriter:
         opening: list[AnyEvent] = []
         lost = (self.dropped_events, self.dropped_frames)
         if lost != self._reported:
-            reason = str(self._failure) if self._failure else ""
-            opening.append(JournalDropped(now, lost[0] - self._reported[0], lost[1] - self._reported[1], reason))
+            events, frames = lost[0] - self._reported[0], lost[1] - self._reported[1]
+            opening.append(JournalDropped(now, events, frames, self._failure or ""))
         keyframe = self.make_keyframe() if self.make_keyframe is not None else None
         if keyframe is not None:
             opening.append(keyframe)
@@ -194,9 +194,9 @@ class JournalWriter:
     def _fail(self, error: OSError, now: int) -> None:
         """Begin or go on losing frames; the first failure of a writer is told as a warning, later ones to debug."""
         level = logging.DEBUG if self._warned else logging.WARNING
+        self._failure = str(error)
         logger.log(level, "journal in %s: %s; events are lost until it can be written again, generation goes on",
-                   self._files.directory, error)  # fmt: skip
+                   self._files.directory, self._failure)  # fmt: skip
         self._warned = True
-        self._failure = error
         self._retry_at = now + self._backoff
         self._backoff = min(2 * self._backoff, LAST_RETRY_NS)

@@ -150,7 +150,7 @@ def _write_all(fd: int, data: bytes | bytearray) -> None:
     """Write all of `data`; a short write is continued, so that the disk names its own reason."""
     written = os.write(fd, data)
     while written < len(data):
-        more = os.write(fd, memoryview(data)[written:])
+        more = os.write(fd, data[written:])
         if more == 0:
             raise OSError(errno.EIO, "the disk took no more bytes")
         written += more

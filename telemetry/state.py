@@ -6,7 +6,6 @@ same however many sequences decode: they share two counters, and each is brought
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -31,26 +30,12 @@ from .events import (
     WaitReasonChanged,
 )
 from .sequence_state import PoolState, RequestState, SequenceState
+from .step_state import StepState
 from .totals import TOTAL_NAMES, Totals
 
 __all__ = ["TOTAL_NAMES", "EngineState", "Totals"]
 
 FINAL = ("FINISHED", "ERROR")
-
-
-class _InFlight:
-    """A planned step whose tokens have not been read."""
-
-    __slots__ = ("num_sampled", "num_tokens", "ordinal", "samplers", "step")
-
-    def __init__(
-        self, step: int, ordinal: int, samplers: list[SequenceState], num_tokens: int = 0, num_sampled: int = 0
-    ) -> None:
-        self.step = step
-        self.ordinal = ordinal  # of the step among those with decodes; 0: it has none
-        self.samplers = samplers  # those that sample in it and are not, or no longer, counted with the decodes
-        self.num_tokens = num_tokens  # 0: not known
-        self.num_sampled = num_sampled
 
 
 class EngineState:
@@ -69,7 +54,7 @@ class EngineState:
         ended: sequences that have ended and not yet given back their blocks.
         requests: requests that have not finished.
         running, waiting: ids of the sequences in that status.
-        decoding: sequences that compute one token in each step with decodes.
+        steps: steps in flight, and the sequences that decode.
         pool: the blocks.
         totals: counters since the run began.
     """
@@ -121,18 +106,11 @@ class EngineState:
         Raises:
             KeyError: no live sequence has this id.
         """
-        return self._settle(self.sequences[seq_id]).snapshot()
+        return self.steps.settle(self.sequences[seq_id]).snapshot()
 
     def num_computed_tokens(self, seq: SequenceState) -> int:
         """Tokens of a sequence that are computed; planned steps count as done."""
-        return self._settle(seq).num_computed_tokens
-
-    def planned(self, step: int) -> tuple[int, int] | None:
-        """(tokens that a step in flight computes, tokens that it samples); None if its plan wasn't seen."""
-        for record in self._in_flight:
-            if record.step == step and record.num_tokens:
-                return record.num_tokens, record.num_sampled
-        return None
+        return self.steps.settle(seq).num_computed_tokens
 
     def to_keyframe(self) -> Keyframe:
         """The state as a keyframe, with sequences and cached blocks in the order of their ids.
@@ -176,13 +154,9 @@ class EngineState:
         self.requests: dict[str, RequestState] = {}
         self.running: set[int] = set()
         self.waiting: set[int] = set()
-        self.decoding: dict[int, SequenceState] = {}
         self.pool = pool
         self._owner: dict[int, RequestState] = {}  # sequence -> its request, before and while it lives
-        self._in_flight: deque[_InFlight] = deque()
-        self._decode_steps = 0  # steps with decodes, planned
-        self._decode_steps_finished = 0  # of those, the last one whose tokens were read
-        self._decode_t = 0  # when they were read
+        self.steps = StepState()
 
     def _on_started(self, e: EngineStarted) -> None:
         self._reset(PoolState(e.num_blocks))
@@ -206,7 +180,7 @@ class EngineState:
                 in_flight.setdefault(e.step - back, []).append(seq)
         self.waiting = set(e.waiting)
         self.running = set(e.running)
-        self._in_flight = deque(_InFlight(step, 0, in_flight[step]) for step in sorted(in_flight))
+        self.steps.adopt(in_flight)
 
     def _adopt(self, seq: SequenceState) -> None:
         """Take in a live sequence of a keyframe."""
@@ -221,37 +195,7 @@ class EngineState:
         request.live += 1
         self._owner[seq.seq] = request
         if seq.status == "RUNNING" and seq.num_computed_tokens >= seq.prefill_target:
-            self._join_decodes(seq)
-
-    # Decodes, counted together
-
-    def _settle(self, seq: SequenceState) -> SequenceState:
-        """Bring a sequence's own counts up to date with the shared ones."""
-        if seq.decodes:
-            seq.num_computed_tokens += self._decode_steps - seq.planned_base
-            seq.planned_base = self._decode_steps
-            read = self._decode_steps_finished - seq.finished_base
-            if read > 0:
-                seq.finished_base = self._decode_steps_finished
-                seq.take(read, self._decode_t)
-        return seq
-
-    def _join_decodes(self, seq: SequenceState) -> None:
-        """From the next planned step on, this sequence is one of its decodes."""
-        seq.decodes = True
-        seq.planned_base = seq.finished_base = self._decode_steps
-        self.decoding[seq.seq] = seq
-
-    def _leave_decodes(self, seq: SequenceState) -> None:
-        """Stop counting it with the others; steps in flight remember that it samples in them."""
-        if not seq.decodes:
-            return
-        self._settle(seq)
-        for record in self._in_flight:
-            if record.ordinal > seq.finished_base:
-                record.samplers.append(seq)
-        seq.decodes = False
-        del self.decoding[seq.seq]
+            self.steps.join(seq)
 
     # Events
 
@@ -280,7 +224,7 @@ class EngineState:
             seq = self.sequences[e.seq]
             if e.old == "RUNNING":
                 self.running.discard(e.seq)
-                self._leave_decodes(seq)
+                self.steps.leave(seq)
             elif e.old == "WAITING":
                 self.waiting.discard(e.seq)
         seq.status, seq.status_t, seq.reason, seq.wait_reason = e.new, e.t, e.reason, ""
@@ -288,7 +232,7 @@ class EngineState:
             self.running.add(e.seq)
             seq.prefill_target = seq.num_prompt_tokens + seq.num_output_tokens
             if seq.num_computed_tokens >= seq.prefill_target:
-                self._join_decodes(seq)
+                self.steps.join(seq)
         elif e.new == "WAITING":
             self.waiting.add(e.seq)
         elif e.new in FINAL:
@@ -320,65 +264,39 @@ class EngineState:
     def _on_freed(self, e: BlocksFreed) -> None:
         seq = self.ended.pop(e.seq, None) or self.sequences[e.seq]
         self.pool.release(e)
-        self._leave_decodes(seq)
+        self.steps.leave(seq)
         seq.block_table = []
         seq.num_computed_tokens = 0
 
     def _on_preempted(self, e: SequencePreempted) -> None:
         seq = self.sequences[e.seq]
-        self._leave_decodes(seq)
+        self.steps.leave(seq)
         seq.num_computed_tokens = 0
         seq.num_preemptions += 1
 
     def _on_planned(self, e: StepPlanned) -> None:
         self.step = e.step
-        joining: list[SequenceState] = []
+        sequences, leave = self.sequences, self.steps.leave
         for seq_id in e.idle:
-            seq = self.sequences[seq_id]
-            if seq.decodes:
-                self._leave_decodes(seq)
-                joining.append(seq)
-        samplers: list[SequenceState] = []
+            leave(sequences[seq_id])
+        ready: list[SequenceState] = []  # they have computed all their tokens, and so sample
         for seq_id, start, count in e.chunks:
-            seq = self.sequences[seq_id]
-            self._leave_decodes(seq)
+            seq = sequences[seq_id]
+            leave(seq)
             seq.num_computed_tokens = start + count
             if seq.num_computed_tokens >= seq.prefill_target:
-                samplers.append(seq)
-                joining.append(seq)
-        if e.decodes:
-            self._decode_steps += 1
-        num_tokens = e.decodes + sum(count for _, _, count in e.chunks)
-        ordinal = self._decode_steps if e.decodes else 0
-        self._in_flight.append(_InFlight(e.step, ordinal, samplers, num_tokens, e.decodes + len(samplers)))
-        for seq in joining:
-            self._join_decodes(seq)
+                ready.append(seq)
+        self.steps.plan(e, ready)
+        for seq_id in e.idle:
+            seq = sequences[seq_id]
+            if seq.status == "RUNNING" and seq.phase == "decode":
+                self.steps.join(seq)
+        for seq in ready:
+            self.steps.join(seq)
 
     def _on_finished(self, e: StepFinished) -> None:
         self.t = e.t
-        record = self._pop_in_flight(e.step)
-        if record is None:
-            return
-        rejoining = [self.decoding[seq] for seq in e.wasted if seq in self.decoding]
-        for seq in rejoining:
-            self._leave_decodes(seq)  # before the shared count rises: it took no token
-        if record.ordinal:
-            self._decode_steps_finished, self._decode_t = record.ordinal, e.t
-        for seq in record.samplers:
-            if seq.seq not in e.wasted:
-                seq.take(1, e.t)
-        for seq in rejoining:
-            self._join_decodes(seq)
-
-    def _pop_in_flight(self, step: int) -> _InFlight | None:
-        """The plan of a step whose tokens were read; those before it failed, and their tokens are never read."""
-        in_flight = self._in_flight
-        while in_flight and in_flight[0].step < step:
-            in_flight.popleft()
-        # A keyframe tells who samples, not in which step: the first to be read, and no later than the last planned.
-        if in_flight and (in_flight[0].step == step or not in_flight[0].num_tokens):
-            return in_flight.popleft()
-        return None
+        self.steps.finish(e)
 
 
 _HANDLERS: dict[type, Callable[[EngineState, Any], None]] = {

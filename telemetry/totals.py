@@ -6,6 +6,7 @@ The recorder keeps one set off the hot path for its keyframes; the state project
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from .events import (
     AnyEvent,
@@ -130,7 +131,7 @@ def _dropped(c: Counts, e: JournalDropped) -> None:
     c["dropped_frames"] += e.frames
 
 
-_APPLY: dict[type, Callable[[Counts, AnyEvent], None]] = {  # type: ignore[assignment]
+_APPLY: dict[type, Callable[[Counts, Any], None]] = {
     RequestArrived: _arrived,
     RequestRefused: _refused,
     RequestFinished: _finished,
