@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
-from zlib import crc32
 
 from ..errors import JournalError
 from .events import AnyEvent, EngineStarted, EngineStopped, JournalDropped, Keyframe
 from .frames import FRAME_HEAD, SUFFIX, Header, decode_payload, first_tag, parse_header, parse_name
+from .segment_files import HEADER_BYTES, list_runs, read_frame, read_header
 
-HEADER_BYTES = 1024  # more than any header
 TAG_BYTES = 64
 JOIN_TAGS = frozenset({"engine.started", "keyframe", "journal.dropped"})
 
@@ -67,7 +66,7 @@ class JournalReader:
             self.run = self._find_run(run)
         elif self._path.exists():
             self._file = self._path
-            header = _read_header(self._path)
+            header = read_header(self._path)
             if header is None:
                 raise JournalError(f"{self._path}: the file ends within its header; it holds no events")
             if run is not None and run != header.run_id:
@@ -168,11 +167,11 @@ class JournalReader:
             return
         at = offset or header.size
         while True:
-            payload = _read_frame(file, at)
+            payload = read_frame(file, at)
             if payload is None:
                 following = self._next_segment(number)
                 if following is not None:
-                    payload = _read_frame(file, at)  # it may have grown before the next one came; it can't any more
+                    payload = read_frame(file, at)  # it may have grown before the next one came; it can't any more
                     if payload is None:
                         self._check_torn(file, at, following)
                         return
@@ -237,7 +236,7 @@ class JournalReader:
                 file.seek(at)
                 length, _ = FRAME_HEAD.unpack(file.read(FRAME_HEAD.size))
                 if first_tag(file.read(min(TAG_BYTES, length))) in JOIN_TAGS:
-                    payload = _read_frame(file, at)
+                    payload = read_frame(file, at)
                     events = decode_payload(payload, f"{file.name}, offset {at}") if payload is not None else []
                     for event in events[:2]:
                         if isinstance(event, EngineStarted | Keyframe):
@@ -248,7 +247,7 @@ class JournalReader:
     def _paths(self) -> dict[int, Path]:
         """Segment number -> file, of the segments on disk now."""
         if self._file is not None:
-            header = _read_header(self._file)
+            header = read_header(self._file)
             return {header.number: self._file} if header else {}
         found: dict[int, Path] = {}
         try:
@@ -265,7 +264,7 @@ class JournalReader:
 
     def _header(self, number: int) -> Header | None:
         path = self._paths().get(number)
-        return _read_header(path) if path is not None else None
+        return read_header(path) if path is not None else None
 
     def _find_run(self, run: str | None) -> str:
         runs = list_runs(self._path)
@@ -292,53 +291,3 @@ class _Waiting:
             return False
         time.sleep(self._poll_s)
         return True
-
-
-def list_runs(directory: str | Path) -> list[str]:
-    """Ids of the runs in a journal's directory, the one written to last at the end.
-
-    Raises:
-        JournalError: the directory can't be read.
-    """
-    latest: dict[str, tuple[int, str]] = {}
-    try:
-        for entry in os.scandir(directory):
-            name = parse_name(entry.name)
-            if name is not None:
-                key = (entry.stat().st_mtime_ns, entry.name)
-                latest[name.run_id] = max(key, latest.get(name.run_id, key))
-    except OSError as error:
-        raise JournalError(f"{directory}: can't be read ({error.strerror})") from error
-    return sorted(latest, key=lambda run: latest[run])
-
-
-def _read_header(path: Path) -> Header | None:
-    try:
-        with path.open("rb") as file:
-            return parse_header(file.read(HEADER_BYTES), str(path))
-    except OSError as error:
-        raise JournalError(f"{path}: can't be read ({error.strerror})") from error
-
-
-def _read_frame(file: BinaryIO, at: int) -> bytes | None:
-    """The payload at an offset, or None where the file holds no whole frame there (yet).
-
-    A frame that ends the file and has a wrong checksum is torn too: a write may reach the disk in any order.
-
-    Raises:
-        JournalError: a frame that does not end the file has a wrong checksum.
-    """
-    file.seek(at)
-    head = file.read(FRAME_HEAD.size)
-    if len(head) < FRAME_HEAD.size:
-        return None
-    length, crc = FRAME_HEAD.unpack(head)
-    end, size = at + FRAME_HEAD.size + length, os.fstat(file.fileno()).st_size
-    payload = file.read(length) if end <= size else b""
-    if len(payload) < length or end > size:
-        return None
-    if crc32(payload) != crc:
-        if end == size:
-            return None
-        raise JournalError(f"{file.name}, offset {at}: damaged: the checksum of a {length}-byte frame does not match")
-    return payload

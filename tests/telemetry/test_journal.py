@@ -17,7 +17,8 @@ from nanolens.errors import JournalError
 from nanolens.telemetry.events import AnyEvent, EngineStarted, Keyframe
 from nanolens.telemetry.frames import first_tag
 from nanolens.telemetry.journal import JournalWriter
-from nanolens.telemetry.reader import JournalReader, list_runs
+from nanolens.telemetry.reader import JournalReader
+from nanolens.telemetry.segment_files import list_runs
 
 INTEGERS = st.integers(-(2**63), 2**64 - 1)
 TEXTS = st.text(max_size=20)
