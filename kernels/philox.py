@@ -13,6 +13,7 @@ ROUNDS = 7  # the fewest that pass BigCrush (Salmon et al., table 2)
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _MASK = 0xFFFFFFFF
+_CHUNK = 1 << 16  # counters worked on at a time: their words stay in a CPU's cache
 
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -31,31 +32,21 @@ def philox4x32(counter: Words, key: tuple[Tensor, Tensor], rounds: int = ROUNDS)
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(rounds):
-        # The product may wrap around int64; its 64 bits are right all the same, and the mask removes the sign's copies.
+        # A product wraps around int64, but its 64 bits are right. c1 and c3 keep high halves that don't belong to them,
+        # and c0 and c2 the sign's copies: the mask removes both before the next product.
         low, high = c0 * _M0, c2 * _M1
-        c0, c1, c2, c3 = (
-            ((high >> 32) & _MASK) ^ c1 ^ k0,
-            high & _MASK,
-            ((low >> 32) & _MASK) ^ c3 ^ k1,
-            low & _MASK,
-        )
+        c0 = _xor(_xor(high >> 32, c1), k0).bitwise_and_(_MASK)
+        c2 = _xor(_xor(low >> 32, c3), k1).bitwise_and_(_MASK)
+        c1, c3 = high, low
         k0, k1 = (k0 + _W0) & _MASK, (k1 + _W1) & _MASK
-    return c0, c1, c2, c3
+    return c0, c1 & _MASK, c2, c3 & _MASK
 
 
-def exponential_from_bits(bits: Tensor) -> Tensor:
-    """Standard exponential numbers from 32-bit words: -log1p(-u), u = (bits + 1/2) / 2**32 in (0, 1).
-
-    Small values keep the full resolution of the words: these are the ones that win a race.
-
-    Args:
-        bits: int64, values below 2**32.
-
-    Returns:
-        float32 of the same shape, finite and above 0 (at most 16.7).
-    """
-    uniform = bits.to(torch.float32).add_(0.5).mul_(2.0**-32).clamp_(max=1.0 - 2.0**-24)
-    return uniform.neg_().log1p_().neg_()
+def _xor(own: Tensor, other: Tensor) -> Tensor:
+    """own ^ other, written over `own` where that has room for the result."""
+    if own.dim() and torch.broadcast_shapes(own.shape, other.shape) == own.shape:
+        return own.bitwise_xor_(other)
+    return own ^ other
 
 
 def exponential_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
@@ -67,11 +58,49 @@ def exponential_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tens
         vocab_size: V.
 
     Returns:
-        [R, V] float32; entry (r, v) is word v % 4 of counter (v // 4, positions[r], 0, 0).
+        [R, V] float32; entry (r, v) is made of word v % 4 of counter (v // 4, positions[r], 0, 0).
     """
-    groups = torch.arange((vocab_size + 3) // 4, device=seeds.device)
+    rows, groups = seeds.shape[0], (vocab_size + 3) // 4
+    bits = torch.empty(rows, groups, 4, dtype=torch.float32, device=seeds.device)
+    step = max(1, _CHUNK // max(rows, 1))
+    for first in range(0, groups, step):
+        counter = torch.arange(first, min(first + step, groups), device=seeds.device)
+        for word, values in enumerate(_words(counter[None], positions[:, None], seeds[:, None])):
+            bits[:, first : first + step, word] = values
+    return _exponential(bits.view(rows, -1)[:, :vocab_size])
+
+
+def exponential_noise_at(seeds: Tensor, positions: Tensor, token_ids: Tensor) -> Tensor:
+    """The entries of `exponential_noise` for single tokens.
+
+    Args:
+        seeds: [N] int64.
+        positions: [N] int64.
+        token_ids: [N] int64.
+
+    Returns:
+        [N] float32.
+    """
+    words = torch.stack(_words(token_ids >> 2, positions, seeds), dim=-1)
+    return _exponential(words.gather(1, (token_ids & 3)[:, None]).squeeze(1).to(torch.float32))
+
+
+def _words(group: Tensor, positions: Tensor, seeds: Tensor) -> Words:
+    """The four words of counter (group, position, 0, 0) under each seed; the shapes broadcast."""
     zero = torch.zeros((), dtype=torch.int64, device=seeds.device)
-    key = ((seeds & _MASK)[:, None], ((seeds >> 32) & _MASK)[:, None])
-    words = philox4x32((groups[None], (positions & _MASK)[:, None], zero, zero), key)
-    bits = torch.stack(words, dim=-1).flatten(1)[:, :vocab_size]
-    return exponential_from_bits(bits)
+    return philox4x32((group, positions & _MASK, zero, zero), (seeds & _MASK, (seeds >> 32) & _MASK))
+
+
+def _exponential(bits: Tensor) -> Tensor:
+    """Standard exponential numbers from 32-bit words: -log1p(-u), u = (word + 1/2) / 2**32 in (0, 1).
+
+    Small numbers keep the full resolution of the words: these are the ones that win a race.
+
+    Args:
+        bits: float32, the words rounded to it; overwritten.
+
+    Returns:
+        float32 of the same shape, above 0 and at most 16.7.
+    """
+    uniform = bits.add_(0.5).mul_(2.0**-32).clamp_(max=1.0 - 2.0**-24)
+    return uniform.neg_().log1p_().neg_()
