@@ -5,8 +5,6 @@ Order of use: penalties, then biases and masks, then `sampling.sample`. Logprobs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -38,7 +36,7 @@ def apply_penalties(
     """
     produced = output_counts > 0
     factor = torch.where(prompt_mask | produced, repetition[:, None], 1.0)
-    logits.mul_(torch.where(logits > 0, 1.0 / factor, factor))
+    logits.copy_(torch.where(logits > 0, logits / factor, logits * factor))
     logits.sub_(frequency[:, None] * output_counts)
     return logits.sub_(presence[:, None] * produced)
 
@@ -70,17 +68,3 @@ def mask_tokens(logits: Tensor, rows: Tensor, token_ids: Tensor) -> Tensor:
         `logits`.
     """
     return logits.index_put_((rows, token_ids), logits.new_full((), -torch.inf))
-
-
-def bad_word_endings(output_ids: Sequence[int], bad_words: Sequence[Sequence[int]]) -> list[int]:
-    """Tokens that would complete a bad word if sampled next.
-
-    Args:
-        output_ids: the tokens generated so far (the prompt may hold a bad word's beginning without effect).
-        bad_words: each word as token ids; an empty one is never completed.
-    """
-    endings = []
-    for word in bad_words:
-        if word and (len(word) == 1 or list(output_ids[-(len(word) - 1) :]) == list(word[:-1])):
-            endings.append(word[-1])
-    return endings
