@@ -525,7 +525,7 @@ def test_close_gets_through_though_the_last_step_can_not_be_read() -> None:
         ([3, VOCAB_SIZE], {}, "prompt", f"prompt[1]={VOCAB_SIZE}: must be a token id from 0 to {VOCAB_SIZE - 1}"),
         ([], {}, "prompt", "prompt is empty: at least one token is needed"),
         ("text", {}, "prompt", "this model has no tokenizer: send token ids"),
-        (7, {}, "prompt", "prompt=7: must be a text or a list of token ids"),
+        (7, {}, "prompt", "prompt: must be a text or a list of token ids, not int"),
         ([1], {"stop_token_ids": [VOCAB_SIZE + 7]}, "stop_token_ids",
          f"stop_token_ids[0]={VOCAB_SIZE + 7}: must be a token id from 0 to {VOCAB_SIZE - 1}"),
         ([1], {"logit_bias": {VOCAB_SIZE: 5}}, "logit_bias",

@@ -176,13 +176,16 @@ def test_the_last_of_the_running_order_gives_way() -> None:
 
 
 def test_nothing_is_admitted_in_a_step_that_preempts() -> None:
-    engine = FakeEngine(num_blocks=6, max_num_seqs=4)
-    for i in range(6):
-        engine.add(prompt(i * 20, 6), 9)
+    engine = FakeEngine(num_blocks=6, max_num_seqs=2, policy="priority")
+    for i, priority in enumerate([0, 5]):
+        engine.add(prompt(i * 20, 7), 10, priority=priority)
+    steps(engine, 1)
+    engine.add(prompt(60, 2), 2, priority=3)  # waits for a slot only: it would fit into what a preemption frees
     engine.run()
-    preempting = {event.step for event in engine.of(SequencePreempted)}
-    admitting = {event.step for event in engine.of(StatusChanged) if event.new == "RUNNING"}
-    assert preempting and not preempting & admitting
+    preempted = engine.of(SequencePreempted)[0]
+    admitted = next(event for event in engine.of(StatusChanged) if event.seq == 2 and event.new == "RUNNING")
+    assert (preempted.seq, admitted.step) == (1, preempted.step + 1)
+    assert waits(engine, 2) == ["sequence_cap", "no_blocks"]
 
 
 def test_the_preempted_one_is_readmitted_before_those_that_came_later() -> None:
