@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -162,10 +162,11 @@ class Engine:
             if self.tokenizer is None:
                 raise InvalidRequest("prompt", "this model has no tokenizer: send token ids")
             token_ids = self.tokenizer.encode(prompt)
-        elif isinstance(prompt, Iterable):
+        elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes | bytearray):
             token_ids = list(prompt)
         else:
-            raise InvalidRequest("prompt", f"prompt={prompt!r}: must be a text or a list of token ids")
+            kind = type(prompt).__name__
+            raise InvalidRequest("prompt", f"prompt: must be a text or a list of token ids, not {kind}")
         if not token_ids:
             raise InvalidRequest("prompt", "prompt is empty: at least one token is needed")
         check_token_ids("prompt", token_ids, self.vocab_size)

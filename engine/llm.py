@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -138,8 +138,8 @@ def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     Raises:
         InvalidRequest: a list that mixes token ids and prompts.
     """
-    if isinstance(prompts, str):
-        return [prompts]
+    if isinstance(prompts, str | bytes | bytearray) or not isinstance(prompts, Iterable):
+        return [prompts]  # not a list: a prompt, or what is none and refused as one
     items = list(prompts)
     if items and all(isinstance(item, int) for item in items):
         return [items]  # type: ignore[list-item]
