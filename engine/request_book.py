@@ -70,10 +70,7 @@ class RequestBook:
         request = self.requests.get(request_id)
         if request is None:
             return False
-        for seq in request.sequences:
-            if seq.is_live:
-                self._end(seq, SequenceStatus.FINISHED, "aborted")
-        self._settle(request)
+        self._end_all(request, SequenceStatus.FINISHED, "aborted")
         return True
 
     def take_tokens(self, plan: StepPlan, result: StepResult, now: int) -> list[int]:
@@ -148,13 +145,17 @@ class RequestBook:
     def fail(self, request: Request, message: str) -> None:
         """End a whole request in ERROR; its blocks go back and its caller is told."""
         request.error = message
+        self._end_all(request, SequenceStatus.ERROR, "error")
+
+    def _end_all(self, request: Request, to: SequenceStatus, reason: str) -> None:
+        """End the sequences of a request that are left; the text that was held back goes out with the reason."""
         for index, seq in enumerate(request.sequences):
             if not seq.is_live:
                 continue
             text, _ = request.close_stream(index)
-            self._end(seq, SequenceStatus.ERROR, "error")
+            self._end(seq, to, reason)
             if request.on_output is not None:
-                self._call(request, request.on_output, Delta(index, text, [], "error"))
+                self._call(request, request.on_output, Delta(index, text, [], seq.finish_reason))
         self._settle(request)
 
     def fail_batch(self, plan: StepPlan, message: str) -> None:

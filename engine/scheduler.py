@@ -216,6 +216,7 @@ class Scheduler:
 
     def _explain(self, head: Sequence | None, reason: str) -> None:
         """Record why the head of the queue waits; whoever stands behind it waits for the head."""
+        head = None if head in self._passed else head
         if self._head is not head and self._head is not None:
             self._unexplained.append(self._head)
         for seq in self._unexplained:

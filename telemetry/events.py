@@ -191,7 +191,8 @@ class StepPlanned(Event, tag="step.planned"):
 class StepFinished(Event, tag="step.finished"):
     """The tokens of a step were read. Durations in nanoseconds; `t` is when they were read.
 
-    `wasted` lists sequences whose sampled token was thrown away, because they had ended or been preempted meanwhile.
+    `wasted` lists sequences whose sampled token was thrown away, because they had ended or been preempted meanwhile,
+    or because it was not valid.
     """
 
     t: int
@@ -277,7 +278,7 @@ class Keyframe(Event, tag="keyframe"):
     started: EngineStarted
     sequences: list[SequenceSnapshot]  # every live one
     waiting: list[int]  # in queue order
-    running: list[int]  # in admission order
+    running: list[int]  # by id
     cached_blocks: list[int]
     cached_hashes: bytes
     cached_by: list[int]
