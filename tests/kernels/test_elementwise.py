@@ -46,6 +46,13 @@ def test_rms_norm_equals_float64(shape: tuple[int, ...], kind: str, dtype: torch
     assert torch.equal(x, before)
 
 
+@pytest.mark.parametrize("dtype, half_unit", [(torch.bfloat16, 2.0**-9), (torch.float16, 2.0**-12)])
+def test_rms_norm_rounds_once(dtype: torch.dtype, half_unit: float) -> None:
+    x, weight = make_strided("contiguous", 8, 200).to(dtype), torch.linspace(0.5, 1.5, 200).to(dtype)
+    expected = norm_reference(x, weight, 1e-5)
+    assert ((rms_norm(x, weight, 1e-5).double() - expected) / expected).abs().max() <= 1.02 * half_unit
+
+
 def test_rms_norm_of_large_float16_values_does_not_overflow() -> None:
     x = torch.full((1, 64), 3000.0, dtype=torch.float16)  # its squares exceed float16
     assert torch.equal(rms_norm(x, torch.ones(64, dtype=torch.float16), 1e-6), torch.ones_like(x))

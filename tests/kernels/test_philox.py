@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from nanolens.kernels import philox
 from nanolens.kernels.philox import exponential_noise, exponential_noise_at, philox4x32
 
 MASK = 0xFFFFFFFF
@@ -81,6 +82,13 @@ def test_noise_is_exponential() -> None:
     steps = torch.arange(count + 1, dtype=torch.float64) / count
     distance = torch.maximum(ordered - steps[:-1], steps[1:] - ordered).max()
     assert distance < 1.95 / count**0.5
+
+
+def test_the_extreme_words_give_finite_numbers_above_zero() -> None:
+    noise = philox._exponential(torch.tensor([0, 1, 2**32 - 1]).to(torch.float32)).double()
+    assert noise.isfinite().all()
+    torch.testing.assert_close(noise[:2], torch.tensor([0.5, 1.5], dtype=torch.float64) / 2**32)
+    assert 16 < float(noise[2]) < 17
 
 
 @pytest.mark.parametrize("what", ["seed", "position", "index"])
