@@ -1,0 +1,71 @@
+"""`--recording pair`: what recording costs, as runs with it and without it in turn, in one process on one model."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..engine.build import build_engine
+from .offline import Offline, base_record, load
+from .report import environment_lines, table
+from .runs import RunResult, measure
+from .stats import median, ratio_of_medians
+from .workload import Job
+
+if TYPE_CHECKING:
+    from ..engine.runner.load import LoadedModel
+
+DEFAULT_PAIRS = 5
+SETTLING_JOBS = 8  # of a first run that doesn't count
+
+
+def run_pair(plan: Offline, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """Run the pairs and print them; the record for JSON.
+
+    Each run has a fresh engine, so an empty cache and pool, on the same weights. Every other pair begins with the
+    other side. Recording on means events, encoded and written to a journal in a temporary directory.
+    """
+    parts, workload = load(plan, say)
+    record = base_record("recording pair", plan, parts, workload)
+    for line in environment_lines(record):
+        say(line)
+    run_once(plan, parts, workload.jobs[:SETTLING_JOBS], True)
+    sides: dict[bool, list[RunResult]] = {True: [], False: []}
+    rows: list[list[str]] = []
+    for pair in range(plan.rounds or DEFAULT_PAIRS):
+        for recording in (True, False) if pair % 2 == 0 else (False, True):
+            sides[recording].append(run_once(plan, parts, workload.jobs, recording))
+        on, off = (sides[side][-1].output_tokens_per_s for side in (True, False))
+        rows.append([str(pair + 1), f"{on:,.1f}", f"{off:,.1f}", f"{on / off:.4f}"])
+    rates = {side: [result.output_tokens_per_s for result in results] for side, results in sides.items()}
+    ratio = ratio_of_medians(rates[True], rates[False])
+    rows.append(["median", f"{median(rates[True]):,.1f}", f"{median(rates[False]):,.1f}", f"{ratio:.4f}"])
+    say("")
+    say(table(["pair", "on tokens/s", "off tokens/s", "on / off"], rows))
+    works = {result.work for results in sides.values() for result in results}
+    say(f"ratio of medians, recording on over off: {ratio:.4f}")
+    for work in works if len(works) > 1 else ():
+        say(f"the runs did not do the same work, so the ratio means little: {work}")
+    record["pairs"] = [
+        {"on": on.as_record(), "off": off.as_record()} for on, off in zip(sides[True], sides[False], strict=True)
+    ]
+    record["ratio_of_medians"] = ratio
+    record["same_work"] = len(works) == 1
+    return record
+
+
+def run_once(plan: Offline, parts: LoadedModel, jobs: list[Job], recording: bool) -> RunResult:
+    """One run on an engine of its own.
+
+    Raises:
+        InvalidConfig: a job that the engine can't hold.
+    """
+    with tempfile.TemporaryDirectory(prefix="nano-bench-") as directory:
+        config = dataclasses.replace(plan.config, recording=recording, journal=directory if recording else None)
+        engine = build_engine(config, parts)
+        try:
+            return measure(engine, jobs, plan.temperature, intervals=False)
+        finally:
+            engine.close()
