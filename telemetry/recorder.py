@@ -94,6 +94,7 @@ class Recorder:
         self.flush(-1)
         if self._writer is not None:
             self._writer.close()
+            self._count_dropped()  # closing may find that the open segment was deleted
             self._writer = None
 
     def _keyframe(self) -> Keyframe | None:
