@@ -210,7 +210,7 @@ class EngineCore:
         began = self.clock()
         try:
             handle = self.runner.launch(plan)
-        except Exception as error:
+        except BaseException as error:
             self.scheduler.released[:0] = plan.released  # the runner may not have come to forget them
             self._fail(plan, error)
             return
@@ -221,7 +221,7 @@ class EngineCore:
         began = self.clock()
         try:
             result = self.runner.collect(handle)
-        except Exception as error:
+        except BaseException as error:
             self._fail(plan, error)
             return
         read = self.clock()
@@ -238,11 +238,17 @@ class EngineCore:
         try:
             event.wasted = self.book.take_tokens(plan, result, read)
             event.collect_ns = self.clock() - began
+        except BaseException as error:  # not a callback's Exception: the rest of the step's tokens are lost
+            self._fail(plan, error)
+            raise
         finally:
             self._reading = False
 
-    def _fail(self, plan: StepPlan, error: Exception) -> None:
+    def _fail(self, plan: StepPlan, error: BaseException) -> None:
+        """End the requests of a step that was not done. An interrupt passes on from here; a runner's fault stays."""
         message = f"step {plan.step} failed: {type(error).__name__}: {error}"
         logger.error("%s", message, exc_info=error)
         self.recorder.record(EngineError(self.clock(), plan.step, message))
         self.book.fail_batch(plan, message)
+        if not isinstance(error, Exception):
+            raise error

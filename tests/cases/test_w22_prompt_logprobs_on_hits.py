@@ -1,4 +1,4 @@
-"""W22: prompt log-probabilities are the cold ones when the prompt is cached, in any order, in chunks, after preemption."""
+"""W22: prompt log-probabilities are the cold ones when the prompt is cached, in any order, chunked, preempted."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ def test_a_cache_warmed_by_a_request_without_them_gives_the_cold_values(cold: li
         check(llm.generate(PROMPT, ASKED, use_tqdm=False)[0], cold)
 
 
-@pytest.mark.parametrize("way", [{}, {"max_prefill_chunk": 7}, {"overlap": True}, {"batching": "prefill_first"}], ids=str)
+WAYS: list[dict[str, Any]] = [{}, {"max_prefill_chunk": 7}, {"overlap": True}, {"batching": "prefill_first"}]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
 def test_any_order_beside_any_neighbour_gives_the_cold_values(
     cold: list[TokenLogprobs | None], way: dict[str, Any]
 ) -> None:

@@ -1,4 +1,4 @@
-"""W24: presence and frequency count generated tokens only, repetition the prompt's too; a preemption changes neither."""
+"""W24: presence and frequency count generated tokens only, repetition the prompt's too, preempted or not."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PROMPT = [T, 1, T, 2, T, 3, T, 4, T]
 COUNT = 22
 
 
-def expected(prompt: list[int], table: dict[int, float], presence: float, frequency: float, repetition: float) -> list[int]:
+def expected(table: dict[int, float], presence: float, frequency: float, repetition: float) -> list[int]:
     """Greedy tokens by the definitions of vLLM's documentation, from counts kept here."""
     output: list[int] = []
     for _ in range(COUNT):
-        counts, seen = Counter(output), {*prompt, *output}
+        counts, seen = Counter(output), {*PROMPT, *output}
 
         def value(token: int, counts: Counter[int] = counts, seen: set[int] = seen) -> float:
             logit = table[token]
@@ -45,7 +45,7 @@ PENALTIES: list[dict[str, Any]] = [
 
 def reference(table: dict[int, float], penalties: dict[str, float]) -> list[int]:
     return expected(
-        PROMPT, table, penalties.get("presence_penalty", 0.0), penalties.get("frequency_penalty", 0.0),
+        table, penalties.get("presence_penalty", 0.0), penalties.get("frequency_penalty", 0.0),
         penalties.get("repetition_penalty", 1.0),
     )  # fmt: skip
 

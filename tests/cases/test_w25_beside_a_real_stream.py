@@ -26,7 +26,8 @@ def send(prompt: Any, **params: Any) -> Callable[[LLM], object]:
 
 BAD: dict[str, tuple[Callable[[LLM], object], str, str]] = {
     "bias": (send([1], logit_bias={VOCAB: 5}), "logit_bias", f"logit_bias {{{VOCAB}}}: {IN_VOCABULARY}"),
-    "stop id": (send([1], stop_token_ids=[VOCAB + 7]), "stop_token_ids", f"stop_token_ids[0]={VOCAB + 7}: {IN_VOCABULARY}"),
+    "stop id": (send([1], stop_token_ids=[VOCAB + 7]), "stop_token_ids",
+                f"stop_token_ids[0]={VOCAB + 7}: {IN_VOCABULARY}"),
     "negative": (send([-1]), "prompt", f"prompt[0]=-1: {IN_VOCABULARY}"),
     "beyond": (send([VOCAB]), "prompt", f"prompt[0]={VOCAB}: {IN_VOCABULARY}"),
     "no ids": (send([]), "prompt", "prompt is empty: at least one token is needed"),

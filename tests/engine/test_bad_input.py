@@ -1,4 +1,4 @@
-"""What bad input gets: an error in words that names the field and the limit, and a healthy neighbour that never notices."""
+"""What bad input gets: an error that names the field and the limit, and a healthy neighbour that never notices."""
 
 from __future__ import annotations
 
@@ -193,9 +193,9 @@ def test_a_gpu_that_is_not_there_is_named() -> None:
 
 
 def test_an_unknown_model_is_told_what_there_is() -> None:
-    with pytest.raises(UnknownModel, match="'no-such-model' is no directory here and no known model; give a directory"):
+    with pytest.raises(UnknownModel, match=r"'no-such-model' is no directory here and no known model; give a"):
         LLM("no-such-model")
-    with pytest.raises(UnknownModel, match="'dummy:huge' is no dummy model; there are dummy:qwen3-0.6b"):
+    with pytest.raises(UnknownModel, match=r"'dummy:huge' is no dummy model; there are dummy:qwen3-0.6b"):
         LLM("dummy:huge")
 
 

@@ -1,4 +1,4 @@
-"""A program for tests: real engines that are killed while they work, one after the other, each with a journal of its own.
+"""A program for tests: real engines that are killed while they work, each with its own journal.
 
 Usage: killed_engines.py DIRECTORY COUNT SEED. Torch is loaded once; each engine is a fork, killed with SIGKILL when its
 journal has grown by a random number of bytes, after a random further delay. Prints one line for each.

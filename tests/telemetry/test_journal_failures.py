@@ -54,7 +54,8 @@ def test_a_directory_that_cannot_be_made(
         assert lost(llm) > 100
     told = warnings(caplog)
     assert len(told) == 1
-    assert "Not a directory" in told[0] and "events are lost until it can be written again, generation goes on" in told[0]
+    assert "Not a directory" in told[0]
+    assert "events are lost until it can be written again, generation goes on" in told[0]
 
 
 def test_a_file_in_the_place_of_the_directory(

@@ -1,4 +1,4 @@
-"""What the journal of an engine that was killed with SIGKILL at a random moment still tells: all of its whole frames."""
+"""What the journal of an engine killed with SIGKILL at a random moment still tells: all of its whole frames."""
 
 from __future__ import annotations
 
