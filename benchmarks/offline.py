@@ -165,8 +165,9 @@ def _spec(arguments: argparse.Namespace, large: bool) -> WorkloadSpec:
         given["trace"] = CHAT_PROMPTS
     if arguments.vs:
         given.setdefault("output_len", (CHAT_OUTPUT_TOKENS, CHAT_OUTPUT_TOKENS))
-    small: dict[str, Any] = {} if large else {"num_requests": CPU_REQUESTS, "input_len": CPU_LENGTHS, "output_len": CPU_LENGTHS}
-    return WorkloadSpec(**(small | given))
+    if not large:
+        given = {"num_requests": CPU_REQUESTS, "input_len": CPU_LENGTHS, "output_len": CPU_LENGTHS} | given
+    return WorkloadSpec(**given)
 
 
 def load(plan: Offline, say: Callable[[str], None] = print) -> tuple[LoadedModel, Workload]:

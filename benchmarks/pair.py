@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.build import build_engine
 from .offline import Offline, base_record, load
-from .report import environment_lines, table
+from .report import environment_lines
 from .runs import RunResult, measure
 from .stats import median, ratio_of_medians
 from .workload import Job
@@ -33,17 +33,14 @@ def run_pair(plan: Offline, say: Callable[[str], None] = print) -> dict[str, Any
         say(line)
     run_once(plan, parts, workload.jobs[:SETTLING_JOBS], True)
     sides: dict[bool, list[RunResult]] = {True: [], False: []}
-    rows: list[list[str]] = []
+    say("\npair       on tokens/s  off tokens/s  on / off")
     for pair in range(plan.rounds or DEFAULT_PAIRS):
         for recording in (True, False) if pair % 2 == 0 else (False, True):
             sides[recording].append(run_once(plan, parts, workload.jobs, recording))
-        on, off = (sides[side][-1].output_tokens_per_s for side in (True, False))
-        rows.append([str(pair + 1), f"{on:,.1f}", f"{off:,.1f}", f"{on / off:.4f}"])
-    rates = {side: [result.output_tokens_per_s for result in results] for side, results in sides.items()}
-    ratio = ratio_of_medians(rates[True], rates[False])
-    rows.append(["median", f"{median(rates[True]):,.1f}", f"{median(rates[False]):,.1f}", f"{ratio:.4f}"])
-    say("")
-    say(table(["pair", "on tokens/s", "off tokens/s", "on / off"], rows))
+        say(_row(str(pair + 1), *(sides[side][-1].output_tokens_per_s for side in (True, False))))
+    on, off = ([result.output_tokens_per_s for result in sides[side]] for side in (True, False))
+    ratio = ratio_of_medians(on, off)
+    say(_row("median", median(on), median(off)))
     works = {result.work for results in sides.values() for result in results}
     say(f"ratio of medians, recording on over off: {ratio:.4f}")
     for work in works if len(works) > 1 else ():
@@ -54,6 +51,10 @@ def run_pair(plan: Offline, say: Callable[[str], None] = print) -> dict[str, Any
     record["ratio_of_medians"] = ratio
     record["same_work"] = len(works) == 1
     return record
+
+
+def _row(name: str, on: float, off: float) -> str:
+    return f"{name:6}  {on:14,.1f}{off:14,.1f}{on / off:10.4f}"
 
 
 def run_once(plan: Offline, parts: LoadedModel, jobs: list[Job], recording: bool) -> RunResult:

@@ -92,7 +92,7 @@ def run_versus(plan: Offline, say: Callable[[str], None] = print) -> dict[str, A
         run_jobs(engine, [WARM_UP], 0.0)
         ours = Side(OURS, lambda jobs: [output.outputs[0].token_ids for output in run_jobs(engine, jobs, 0.0)])
         sides = [ours, *transformers_sides(directory, parts)]
-        compare(sides, workload, plan.rounds or DEFAULT_ROUNDS)
+        compare(sides, workload, plan.rounds or DEFAULT_ROUNDS, say)
     finally:
         engine.close()
     if ours.failure:
@@ -112,14 +112,16 @@ def run_versus(plan: Offline, say: Callable[[str], None] = print) -> dict[str, A
     return record
 
 
-def compare(sides: list[Side], workload: Workload, rounds: int) -> None:
-    """Let each side settle, then run all of them in turn; each round begins with the next side."""
+def compare(sides: list[Side], workload: Workload, rounds: int, say: Callable[[str], None]) -> None:
+    """Let each side settle, then run all of them in turn and say each figure; each round begins with the next side."""
     for side in sides:
         side.settle(workload.jobs)
     for number in range(rounds):
         first = number % len(sides)
         for side in sides[first:] + sides[:first]:
             side.run(workload.jobs)
+            figure = "failed" if side.failure else f"{side.rates[-1]:,.1f} tokens/s"
+            say(f"run {number + 1}: {side.name} {figure}")
 
 
 def side_table(sides: list[Side]) -> str:

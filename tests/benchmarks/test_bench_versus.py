@@ -63,7 +63,7 @@ def test_sides_run_in_turn_and_each_round_begins_with_the_next() -> None:
     def side(name: str) -> Side:
         return Side(name, lambda jobs: order.append(name) or [[7]] * len(jobs))  # type: ignore[func-returns-value]
 
-    compare([side("a"), side("b")], JOBS, 2)
+    compare([side("a"), side("b")], JOBS, 2, print)
     assert order == ["a", "b", "a", "b", "b", "a"]  # the first two settle
 
 
@@ -75,7 +75,7 @@ def test_a_side_that_fails_is_named_with_its_reason_and_runs_no_more() -> None:
         raise ValueError("needs a GPU\nand more")
 
     ours, theirs = Side("ours", lambda jobs: [[1], [2]]), Side("theirs", fails)
-    compare([ours, theirs], JOBS, 3)
+    compare([ours, theirs], JOBS, 3, print)
     text = side_table([ours, theirs])
     assert len(calls) == 1 and len(ours.rates) == 3
     assert text.splitlines()[-1] == "theirs: ValueError: needs a GPU"
