@@ -15,7 +15,8 @@ from triton_interpreter import load_interpreter
 load_interpreter()
 
 from nanolens.kernels import triton_decode_attention as module  # noqa: E402
-from nanolens.kernels.triton_decode_attention import choose_settings, decode_attention  # noqa: E402
+from nanolens.kernels.decode_settings import choose_settings  # noqa: E402
+from nanolens.kernels.triton_decode_attention import decode_attention  # noqa: E402
 
 BOUNDS = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 RAGGED = [1, 16, 0, 31, 32, 33, 97]
@@ -23,10 +24,10 @@ RAGGED = [1, 16, 0, 31, 32, 33, 97]
 
 @pytest.fixture(autouse=True)
 def poisoned_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a launcher allocates is NaN, so that what no program writes shows."""
+    """What a launcher allocates is infinite, so that what no program writes shows (a maximum would pass over NaN)."""
 
     def poisoned(*shape: Any, **options: Any) -> Tensor:
-        return torch.full(*shape, torch.nan, **options)
+        return torch.full(*shape, torch.inf, **options)
 
     monkeypatch.setattr(module.torch, "empty", poisoned)
 
