@@ -6,8 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .dispatch import on_gpu
+
 # oneDNN picks a matrix layout for any batch above 1; a hint of 1 gives a layout that is half as fast everywhere.
 _PACKING_BATCH = 16
+# Above it cuBLAS is faster on a GPU: each row costs a multiply-add per weight on the plain cores.
+MAX_FEW_ROWS = 4
+
+
+def has_few_rows(x: Tensor) -> bool:
+    """Whether a product of `x` [T, in] costs no more than reading the weight, on a GPU and by kernels of our own."""
+    return x.is_cuda and x.dim() == 2 and 0 < x.shape[0] <= MAX_FEW_ROWS
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -52,6 +61,9 @@ class PackedLinear:
         """[..., in] -> [..., out], a new tensor in the dtype of `x`."""
         if self._packed is not None:
             return _packed_product(x, self._packed, self.bias)
+        if has_few_rows(x):
+            product: Tensor = on_gpu("triton_linear", "skinny_linear")(x, self._weight, self.bias)
+            return product
         return F.linear(x, self._weight, self.bias)
 
 

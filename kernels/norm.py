@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .dispatch import on_gpu
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Scale each vector by the reciprocal of its root mean square (Zhang and Sennrich 2019), then by a weight.
@@ -20,6 +22,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     Returns:
         [..., H] in the dtype of `x`.
     """
+    if x.is_cuda:
+        normed: Tensor = on_gpu("triton_norm", "rms_norm")(x, weight, eps)
+        return normed
+    return torch_rms_norm(x, weight, eps)
+
+
+def torch_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`rms_norm` in torch, on any device."""
     if x.dtype == torch.float32 and weight.dtype == torch.float32:
         return F.rms_norm(x, (x.shape[-1],), weight, eps)
     normed = F.rms_norm(x.float(), (x.shape[-1],), None, eps)
@@ -38,5 +48,13 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     Returns:
         (normalised sum, sum), both new tensors in the dtype of `x`.
     """
+    if x.is_cuda:
+        both: tuple[Tensor, Tensor] = on_gpu("triton_norm", "add_rms_norm")(x, residual, weight, eps)
+        return both
+    return torch_add_rms_norm(x, residual, weight, eps)
+
+
+def torch_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """`add_rms_norm` in torch, on any device."""
     total = x + residual
-    return rms_norm(total, weight, eps), total
+    return torch_rms_norm(total, weight, eps), total

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .norm import rms_norm
+from .dispatch import on_gpu
+from .norm import torch_rms_norm
 from .rotary import apply_rotary
 
 
@@ -40,19 +41,45 @@ def split_norm_rope_store(
         head_dim: D.
 
     Returns:
-        [T, Hq, D], the rotated queries; their strides are not those of a contiguous tensor.
+        [T, Hq, D], the rotated queries; contiguous on a GPU, not so elsewhere.
     """
+    form = num_heads, num_kv_heads, head_dim
+    if qkv.is_cuda:
+        query: Tensor = on_gpu("triton_qkv", "split_norm_rope_store")(
+            qkv, positions, cos_sin, q_norm, k_norm, eps, key_cache, value_cache, slot_mapping, *form
+        )
+        return query
+    return torch_split_norm_rope_store(
+        qkv, positions, cos_sin, q_norm, k_norm, eps, key_cache, value_cache, slot_mapping, *form
+    )
+
+
+def torch_split_norm_rope_store(
+    qkv: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+) -> Tensor:
+    """`split_norm_rope_store` in torch, on any device."""
     heads = qkv.view(-1, num_heads + 2 * num_kv_heads, head_dim)
     rotating, value = heads[:, :-num_kv_heads], heads[:, -num_kv_heads:]
     if q_norm is not None or k_norm is not None:
         query, key = rotating[:, :num_heads], rotating[:, num_heads:]
-        query = query if q_norm is None else rms_norm(query, q_norm, eps)
-        key = key if k_norm is None else rms_norm(key, k_norm, eps)
+        query = query if q_norm is None else torch_rms_norm(query, q_norm, eps)
+        key = key if k_norm is None else torch_rms_norm(key, k_norm, eps)
         rotating = torch.cat((query, key), dim=1)
     # Queries and keys turn by the same angles, so they go through one call.
     rotated = apply_rotary(rotating, cos_sin, positions)
     query, key = rotated[:, :num_heads], rotated[:, num_heads:]
-    store_kv(key, value, key_cache, value_cache, slot_mapping)
+    torch_store_kv(key, value, key_cache, value_cache, slot_mapping)
     return query
 
 
@@ -66,6 +93,14 @@ def store_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor,
         value_cache: likewise.
         slot_mapping: [T] int64.
     """
+    if key.is_cuda:
+        on_gpu("triton_qkv", "store_kv")(key, value, key_cache, value_cache, slot_mapping)
+    else:
+        torch_store_kv(key, value, key_cache, value_cache, slot_mapping)
+
+
+def torch_store_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
+    """`store_kv` in torch, on any device; on a GPU it waits for the slots."""
     if slot_mapping.numel() and int(slot_mapping.min()) < 0:
         real = slot_mapping >= 0
         slot_mapping, key, value = slot_mapping[real], key[real], value[real]

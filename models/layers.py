@@ -81,8 +81,10 @@ class Linear(nn.Module):
 
     def pack(self) -> None:
         """Take the loaded weight into its device's fastest layout; the plain one is let go where they differ."""
-        self._apply_weight = pack_linear(self.weight.detach(), None if self.bias is None else self.bias.detach())
-        del self.weight
+        packed = pack_linear(self.weight.detach(), None if self.bias is None else self.bias.detach())
+        self._apply_weight = packed
+        if packed.is_packed:
+            del self.weight
 
     def _plain(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
@@ -124,9 +126,14 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor, cos_sin: Tensor, batch: ForwardBatch) -> Tensor:
         """[T, H] -> [T, H]; writes this layer's K and V of the step's tokens to the cache."""
+        out: Tensor = self.o_proj(self.attend(self.qkv_proj(x), positions, cos_sin, batch))
+        return out
+
+    def attend(self, qkv: Tensor, positions: Tensor, cos_sin: Tensor, batch: ForwardBatch) -> Tensor:
+        """What lies between the projections: [T, (Hq + 2 * Hkv) * D] -> [T, Hq * D]."""
         keys, values = batch.kv_caches[self.layer]
         q = split_norm_rope_store(
-            self.qkv_proj(x),
+            qkv,
             positions,
             cos_sin,
             self.q_norm.weight if self.q_norm is not None else None,
@@ -139,9 +146,7 @@ class Attention(nn.Module):
             self.num_kv_heads,
             self.head_dim,
         )
-        attended = paged_attention(q, keys, values, batch.attention, self.scale)
-        out: Tensor = self.o_proj(attended.reshape(x.shape[0], -1))
-        return out
+        return paged_attention(q, keys, values, batch.attention, self.scale).reshape(qkv.shape[0], -1)
 
 
 class GatedMLP(nn.Module):

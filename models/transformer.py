@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..kernels.linear import linear, pack_linear
+from ..kernels.fused_linear import linear_add, norm_gated_linear, norm_linear
+from ..kernels.linear import has_few_rows, linear, pack_linear
 from ..kernels.norm import add_rms_norm, rms_norm
 from ..kernels.rotary import rotary_tables
 from .batch import ForwardBatch
@@ -36,7 +37,7 @@ class DecoderLayer(nn.Module):
 
     def forward(
         self, x: Tensor, residual: Tensor | None, positions: Tensor, cos_sin: Tensor, batch: ForwardBatch
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor | None]:
         """One layer.
 
         Args:
@@ -47,8 +48,10 @@ class DecoderLayer(nn.Module):
             batch: the paged side.
 
         Returns:
-            (the MLP's output, the stream it is to be added to), both [T, H].
+            (the MLP's output, the stream it is to be added to), both [T, H]; with few rows on a GPU (their sum, None).
         """
+        if residual is None and has_few_rows(x):
+            return self.forward_few_rows(x, positions, cos_sin, batch), None
         if residual is None:
             x, residual = rms_norm(x, self.input_norm.weight, self.eps), x
         else:
@@ -56,6 +59,16 @@ class DecoderLayer(nn.Module):
         x = self.attention(x, positions, cos_sin, batch)
         x, residual = add_rms_norm(x, residual, self.post_attention_norm.weight, self.eps)
         return self.mlp(x), residual
+
+    def forward_few_rows(self, x: Tensor, positions: Tensor, cos_sin: Tensor, batch: ForwardBatch) -> Tensor:
+        """The same layer with its norms, gate and additions inside its four products: the stream [T, H] to the next."""
+        qkv_proj, o_proj = self.attention.qkv_proj, self.attention.o_proj
+        gate_up_proj, down_proj = self.mlp.gate_up_proj, self.mlp.down_proj
+        qkv = norm_linear(x, self.input_norm.weight, self.eps, qkv_proj.weight, qkv_proj.bias)
+        attended = self.attention.attend(qkv, positions, cos_sin, batch)
+        x = linear_add(attended, o_proj.weight, x, o_proj.bias)
+        inner = norm_gated_linear(x, self.post_attention_norm.weight, self.eps, gate_up_proj.weight, gate_up_proj.bias)
+        return linear_add(inner, down_proj.weight, x, down_proj.bias)
 
 
 class Transformer(nn.Module):
@@ -129,8 +142,8 @@ class Transformer(nn.Module):
         return add_rms_norm(x, residual, self.norm.weight, self.config.rms_norm_eps)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[N, H] hidden states of the positions that sample -> [N, vocab_size] float32."""
-        return self._head(hidden).float()
+        """[N, H] hidden states of the positions that sample -> [N, vocab_size] in the model's dtype."""
+        return self._head(hidden)
 
     def _plain_head(self, hidden: Tensor) -> Tensor:
         return linear(hidden, self.embedding if self.head is None else self.head)
