@@ -162,11 +162,11 @@ class Engine:
             if self.tokenizer is None:
                 raise InvalidRequest("prompt", "this model has no tokenizer: send token ids")
             token_ids = self.tokenizer.encode(prompt)
-        elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes | bytearray):
-            token_ids = list(prompt)
-        else:
+        elif isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence):
             kind = type(prompt).__name__
             raise InvalidRequest("prompt", f"prompt: must be a text or a list of token ids, not {kind}")
+        else:
+            token_ids = list(prompt)
         if not token_ids:
             raise InvalidRequest("prompt", "prompt is empty: at least one token is needed")
         check_token_ids("prompt", token_ids, self.vocab_size)
