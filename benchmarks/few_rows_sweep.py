@@ -58,7 +58,7 @@ def time_graph(calls: list[Callable[[], Tensor]]) -> float:
 
 
 def sweep(form: str, size: int, rows: int, tokens: int) -> None:
-    """Print the floor, cuBLAS, the default setting and the three best ones of a product, half a second each to compile."""
+    """Print the floor, cuBLAS, the default setting and the three best ones, half a second each to compile."""
     make = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
     weights = [make(rows, size) for _ in range(max(_BYTES // (rows * size * 2), 2))]
     x, residual, norm = make(tokens, size), make(tokens, rows), make(size)
