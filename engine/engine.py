@@ -162,10 +162,10 @@ class Engine:
             if self.tokenizer is None:
                 raise InvalidRequest("prompt", "this model has no tokenizer: send token ids")
             token_ids = self.tokenizer.encode(prompt)
-        elif isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence):
-            kind = type(prompt).__name__
-            raise InvalidRequest("prompt", f"prompt: must be a text or a list of token ids, not {kind}")
         else:
+            if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence):
+                kind = type(prompt).__name__
+                raise InvalidRequest("prompt", f"prompt: must be a text or a list of token ids, not {kind}")
             token_ids = list(prompt)
         if not token_ids:
             raise InvalidRequest("prompt", "prompt is empty: at least one token is needed")
