@@ -166,7 +166,7 @@ class Engine:
             if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence):
                 kind = type(prompt).__name__
                 raise InvalidRequest("prompt", f"prompt: must be a text or a list of token ids, not {kind}")
-            token_ids = list(prompt)
+            token_ids = list(prompt)  # type: ignore[arg-type]  # a str is no longer possible here
         if not token_ids:
             raise InvalidRequest("prompt", "prompt is empty: at least one token is needed")
         check_token_ids("prompt", token_ids, self.vocab_size)
