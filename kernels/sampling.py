@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .dispatch import on_gpu
 from .philox import exponential_noise, exponential_noise_at
 
 _FIRST_LOOK = 1024  # best tokens among which top-p is sought first; then 8 times as many, then all
@@ -47,6 +48,9 @@ def sample(logits: Tensor, params: SamplingTensors) -> Tensor:
     Temperature divides the logits first; min-p, top-k and top-p then leave out tokens, in this order, each judging by
     what the one before left. Among equal logits at the edge of top-k or top-p the lower index stays.
 
+    On a GPU nothing waits for the device, and which kernels run depends on the flags alone: two launches, three with
+    a filter's flag. There the logits may be bfloat16 or float16 too.
+
     Args:
         logits: [R, V] float32, penalties and masks applied; -inf forbids a token. Not changed.
         params: of the R rows.
@@ -54,6 +58,32 @@ def sample(logits: Tensor, params: SamplingTensors) -> Tensor:
     Returns:
         [R] int64. Rows with NaN or without any finite logit get some index: their caller has to look.
     """
+    if logits.is_cuda:
+        tokens: Tensor = on_gpu("triton_sampling", "sample")(logits, params)
+        return tokens
+    return torch_sample(logits, params)
+
+
+def sample_checked(logits: Tensor, params: SamplingTensors) -> Tensor:
+    """`sample`, but rows from which nothing can be drawn get -1: those with NaN, with +inf, or all of whose logits
+    are -inf. On a GPU this costs no further pass.
+
+    Args:
+        logits: as in `sample`.
+        params: as in `sample`.
+
+    Returns:
+        [R] int64, -1 or a token.
+    """
+    if logits.is_cuda:
+        tokens: Tensor = on_gpu("triton_sampling", "sample_checked")(logits, params)
+        return tokens
+    best = logits.amax(dim=-1)  # NaN wherever a row has one
+    return torch_sample(logits, params).masked_fill_(~best.isfinite(), -1)
+
+
+def torch_sample(logits: Tensor, params: SamplingTensors) -> Tensor:
+    """`sample` in torch, on any device."""
     if not params.any_random:
         return logits.argmax(dim=-1)
     random = params.temperature > 0
