@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 REFERENCE_MODEL, CPU_MODEL = "dummy:qwen3-0.6b", "smollm2"
 CPU_REQUESTS, CPU_LENGTHS = 32, (12, 128)  # the reference's lengths divided by eight
 CHAT_PROMPTS = Path(__file__).with_name("prompts.jsonl")
-CHAT_OUTPUT_TOKENS = 64
+CHAT_OUTPUT_TOKENS = 48
 DESCRIPTION = f"""\
 Time a batch of requests that all arrive at once, each generating exactly its number of tokens.
 

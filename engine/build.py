@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import time
@@ -51,6 +52,8 @@ def build_engine(config: EngineConfig, parts: LoadedModel | None = None) -> Engi
     run_id = new_run_id()
     recorder = make_recorder(config, run_id)
     loaded = load(config, parts)
+    gc.collect()
+    gc.freeze()  # what loading left lives as long as the engine: no later collection has to walk it between two steps
     started = EngineStarted(
         t=monotonic_ns(), run_id=run_id, wall_offset_ns=wall_offset_ns(), pid=os.getpid(), version=__version__,
         model=config.model, config=config.as_record(), num_blocks=loaded.runner.num_blocks,
