@@ -1,96 +1,26 @@
 """Attention over paged keys and values for a mixed batch of prefill chunks and decode tokens.
 
-Knows block tables and lengths; doesn't know sequences, layers or who filled the pages.
+Knows backends and which rows each of their kernels takes; doesn't know sequences, layers or who filled the pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
-
 import torch
 from torch import Tensor
 
-from .attention_torch import Plan, attend, build_plan
+from .attention_choice import Backend, choose_attention
+from .attention_metadata import AttentionMetadata, build_metadata, decode_metadata
+from .attention_torch import attend
+from .dispatch import on_gpu
 
-
-@dataclass(frozen=True)
-class AttentionMetadata:
-    """What attention needs to know of a step's batch; the same for all layers.
-
-    Attributes:
-        block_tables: [B, M] int32, each row's pages in order; entries beyond its context are not read.
-        query_start: [B + 1] int32, row b's queries are tokens query_start[b] to query_start[b + 1] of the step.
-        context_lens: [B] int32, tokens that row b attends to at most, this step's included.
-        max_query_len: the longest row's queries.
-        max_context_len: the longest context.
-        num_decodes: leading rows that have exactly one query.
-        block_size: tokens in a page.
-        query_lens_host: the rows' query lengths, on the host.
-        context_lens_host: their context lengths, on the host.
-    """
-
-    block_tables: Tensor
-    query_start: Tensor
-    context_lens: Tensor
-    max_query_len: int
-    max_context_len: int
-    num_decodes: int
-    block_size: int
-    query_lens_host: tuple[int, ...]
-    context_lens_host: tuple[int, ...]
-    _plans: dict[tuple[int, int], Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def torch_plan(self, num_heads: int, num_kv_heads: int) -> Plan:
-        """The torch backend's gather indices and masks, made at the first layer and shared by the others."""
-        key = (num_heads, num_kv_heads)
-        if key not in self._plans:
-            self._plans[key] = build_plan(
-                self.block_tables, self.query_lens_host, self.context_lens_host, self.block_size, *key
-            )
-        return self._plans[key]
-
-
-def build_metadata(
-    block_tables: Tensor, query_lens: Sequence[int], context_lens: Sequence[int], block_size: int
-) -> AttentionMetadata:
-    """Describe a step's batch once for all layers. Rows with one query should come first: they run together.
-
-    Args:
-        block_tables: [B, M] int32, on the device; M * block_size must cover each context.
-        query_lens: B numbers of queries, each at least 1.
-        context_lens: B numbers of tokens, this step's included; context_lens[b] >= query_lens[b].
-        block_size: tokens in a page.
-
-    Raises:
-        ValueError: lengths that contradict each other or the tables.
-    """
-    if not len(query_lens) == len(context_lens) == block_tables.shape[0]:
-        raise ValueError(
-            f"{block_tables.shape[0]} block tables, {len(query_lens)} query lengths, {len(context_lens)} context "
-            "lengths: must be equal in number"
-        )
-    capacity = block_tables.shape[1] * block_size
-    for row, (queries, context) in enumerate(zip(query_lens, context_lens, strict=True)):
-        if not 1 <= queries <= context <= capacity:
-            raise ValueError(
-                f"row {row}: {queries} queries, context {context}, table of {capacity} tokens: "
-                "must be 1 <= queries <= context <= table"
-            )
-    device = block_tables.device
-    decodes = next((row for row, queries in enumerate(query_lens) if queries > 1), len(query_lens))
-    return AttentionMetadata(
-        block_tables=block_tables,
-        query_start=torch.tensor([0, *accumulate(query_lens)], dtype=torch.int32, device=device),
-        context_lens=torch.tensor(list(context_lens), dtype=torch.int32, device=device),
-        max_query_len=max(query_lens, default=0),
-        max_context_len=max(context_lens, default=0),
-        num_decodes=decodes,
-        block_size=block_size,
-        query_lens_host=tuple(query_lens),
-        context_lens_host=tuple(context_lens),
-    )
+__all__ = [
+    "AttentionMetadata",
+    "Backend",
+    "build_metadata",
+    "choose_attention",
+    "decode_metadata",
+    "paged_attention",
+]
 
 
 def paged_attention(
@@ -102,11 +32,73 @@ def paged_attention(
         q: [T, Hq, D], any strides; T may exceed the rows' queries (padding), whose output is then zero.
         key_cache: [num_blocks, block_size, Hkv, D], contiguous, in the dtype of `q`; Hq is a multiple of Hkv.
         value_cache: likewise.
-        metadata: of this step, from `build_metadata`.
-        scale: factor on the scores before the softmax.
+        metadata: of this step, from `build_metadata` or `decode_metadata`.
+        scale: factor on the scores before the softmax, at least 0.
 
     Returns:
         [T, Hq, D] in the dtype of `q`, a new tensor.
     """
-    plan = metadata.torch_plan(q.shape[1], key_cache.shape[2])
-    return attend(q, key_cache, value_cache, plan, scale)
+    backend = metadata.backend
+    if backend == "torch":
+        return attend(q, key_cache, value_cache, metadata.torch_plan(q.shape[1], key_cache.shape[2]), scale)
+    prefill, decode = (_flash_prefill, _flash_decode) if backend == "flash" else (_triton_prefill, _triton_decode)
+    num_decodes, num_tokens = metadata.num_decodes, metadata.num_tokens
+    if num_decodes == q.shape[0]:
+        return decode(q, key_cache, value_cache, metadata, scale)
+    if num_decodes < metadata.num_rows:
+        out = prefill(q, key_cache, value_cache, metadata, scale)
+    else:
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if num_decodes:
+        out[:num_decodes] = decode(q[:num_decodes], key_cache, value_cache, metadata, scale)
+    if num_tokens < q.shape[0]:
+        out[num_tokens:] = 0
+    return out
+
+
+def _triton_prefill(
+    q: Tensor, key_cache: Tensor, value_cache: Tensor, metadata: AttentionMetadata, scale: float
+) -> Tensor:
+    kernel = on_gpu("triton_prefill_attention", "prefill_attention")
+    out: Tensor = kernel(q, key_cache, value_cache, *metadata.prefills, metadata.max_query_len, scale)
+    return out
+
+
+def _triton_decode(
+    q: Tensor, key_cache: Tensor, value_cache: Tensor, metadata: AttentionMetadata, scale: float
+) -> Tensor:
+    kernel, part = on_gpu("triton_decode_attention", "decode_attention"), metadata.decodes
+    longest = metadata.max_context_len
+    out: Tensor = kernel(
+        q, key_cache, value_cache, part.block_tables, part.rows, part.context_lens, scale, max_context_len=longest
+    )
+    return out
+
+
+def _flash_prefill(
+    q: Tensor, key_cache: Tensor, value_cache: Tensor, metadata: AttentionMetadata, scale: float
+) -> Tensor:
+    from .flash_attention import prefill_attention
+
+    if metadata.key_start is None:
+        raise ValueError("this metadata was not built for flash-attn: pass backend='flash' to build_metadata")
+    return prefill_attention(
+        q,
+        key_cache,
+        value_cache,
+        metadata.own_tables()[metadata.num_decodes :],
+        metadata.prefills.query_start,
+        metadata.key_start,
+        metadata.max_query_len,
+        metadata.max_context_len,
+        scale,
+    )
+
+
+def _flash_decode(
+    q: Tensor, key_cache: Tensor, value_cache: Tensor, metadata: AttentionMetadata, scale: float
+) -> Tensor:
+    from .flash_attention import decode_attention
+
+    tables = metadata.own_tables()[: metadata.num_decodes]
+    return decode_attention(q, key_cache, value_cache, tables, metadata.decodes.context_lens, scale)
