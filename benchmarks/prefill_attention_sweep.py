@@ -87,7 +87,7 @@ class Inputs:
     @property
     def scale(self) -> float:
         """The usual 1 / sqrt(D)."""
-        return self.shape.head_dim**-0.5
+        return float(self.shape.head_dim**-0.5)
 
     def call(self, variant: Variant | None) -> Tensor:
         """Attention by the Triton kernel; no variant: the launcher's own tiles."""
@@ -145,7 +145,7 @@ def reference(inputs: Inputs) -> Tensor:
 def microseconds(call: Callable[[], object], calls: int = 10, rounds: int = 5) -> float:
     """Median over rounds of the time of one of several calls in a row, launched ahead of the device."""
     call()
-    times = []
+    times: list[float] = []
     for _ in range(rounds):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()

@@ -2,6 +2,7 @@
 
 The algorithm is FlashAttention-2's forward pass (Dao 2023, arXiv 2307.08691). Knows pages and lengths, no sequences.
 """
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 from __future__ import annotations
 
