@@ -20,26 +20,33 @@ ON_DEVICE = -1  # stands in `input_ids` for a token that only the device knows
 
 
 @dataclass(slots=True)
+class SampleRows:
+    """The S sequences of a step that sample a token, in the plan's order, so that tokens come back in it."""
+
+    plan: list[int]  # plan indices
+    rows: IntArray  # of the running batch
+    positions: IntArray  # that the sampled tokens will have
+
+
+@dataclass(slots=True)
 class StepArrays:
     """One step as the forward pass wants it: B sequences, those with one token first; T tokens; S that sample.
 
-    `order` lists the plan's indices in batch order. `sample_*` follow the plan's order, so that tokens come back in it.
+    `order` lists the plan's indices in batch order.
     """
 
     order: list[int]
+    rows: IntArray  # [B] rows of the running batch
     input_ids: IntArray  # [T]; ON_DEVICE where `pending_index` points
     positions: IntArray  # [T]
     slot_mapping: IntArray  # [T]: block * block_size + offset
     query_start: list[int]  # [B + 1]
     query_lens: list[int]  # [B]
     context_lens: list[int]  # [B], this step's tokens included
-    block_tables: TableArray  # [B, blocks of the longest context]
     pending_index: IntArray  # [P] tokens that are the last sampled token of a row
     pending_rows: IntArray  # [P] those rows
-    sample_plan: list[int]  # [S] plan indices
     sample_index: IntArray  # [S] token whose hidden state gives the logits
-    sample_rows: IntArray  # [S] rows
-    sample_positions: IntArray  # [S] position that the sampled token will have
+    samples: SampleRows
 
 
 class InputBatch:
@@ -57,7 +64,8 @@ class InputBatch:
 
     def __init__(self, max_num_seqs: int, max_blocks: int, block_size: int) -> None:
         self.block_size = block_size
-        self.table: TableArray = np.zeros((max_num_seqs, max_blocks), dtype=np.int32)
+        self.table: TableArray = np.zeros((max_num_seqs + 1, max_blocks), dtype=np.int32)  # the last row is padding
+        self.changes: list[tuple[int, int, int]] = []  # (row, first column, end column) since the last `take_changes`
         self._rows: dict[int, int] = {}
         self._free = list(range(max_num_seqs - 1, -1, -1))  # the lowest row is given first
         self._num_blocks = [0] * max_num_seqs
@@ -86,8 +94,17 @@ class InputBatch:
             held, blocks = num_blocks[row], seq.block_table
             if len(blocks) != held:
                 self.table[row, held : len(blocks)] = blocks[held:]
+                self.changes.append((row, held, len(blocks)))
                 num_blocks[row] = len(blocks)
         return rows, admitted, freed
+
+    def take_changes(self) -> tuple[IntArray, TableArray]:
+        """What the table got since the last call: flat indices into it, and the block ids there."""
+        width = self.table.shape[1]
+        spans = [np.arange(row * width + first, row * width + end) for row, first, end in self.changes]
+        self.changes.clear()
+        flat = np.concatenate(spans) if spans else np.zeros(0, dtype=np.int64)
+        return flat, self.table.reshape(-1)[flat]
 
     def _admit(self, seq: Sequence, row: int, epoch: int, start: int) -> int:
         if start >= len(seq.token_ids):
@@ -126,24 +143,21 @@ class InputBatch:
         input_ids = _token_ids(plan, order, num_decodes)
         pending = np.flatnonzero(input_ids == ON_DEVICE)
         blocks = self.table[token_rows, positions // self.block_size].astype(np.int64)
-        columns = -(-int(context.max()) // self.block_size)
         sample_plan = [index for index, samples in enumerate(plan.samples) if samples]
         sampling = np.array(sample_plan, dtype=np.int64)
         return StepArrays(
             order=order,
+            rows=rows_b,
             input_ids=input_ids,
             positions=positions,
             slot_mapping=blocks * self.block_size + positions % self.block_size,
             query_start=query_start.tolist(),
             query_lens=counts_b.tolist(),
             context_lens=context.tolist(),
-            block_tables=np.take(self.table[:, :columns], rows_b, axis=0),
             pending_index=pending,
             pending_rows=token_rows[pending],
-            sample_plan=sample_plan,
             sample_index=query_start[1:][place[sampling]] - 1,
-            sample_rows=rows[sampling],
-            sample_positions=(starts + counts)[sampling],
+            samples=SampleRows(sample_plan, rows[sampling], (starts + counts)[sampling]),
         )
 
 

@@ -22,7 +22,7 @@ def prompt_token_logprobs(
     """Log-probabilities of `targets`, slice by slice, so that [N, vocab] logits never exist at once.
 
     Args:
-        logits_of: [n, H] hidden states -> [n, vocab] float32 logits.
+        logits_of: [n, H] hidden states -> [n, vocab] logits.
         hidden: [N, H], of the positions before the targets'.
         targets: [N] int64 prompt tokens.
         num_top: alternatives asked for.
@@ -30,7 +30,7 @@ def prompt_token_logprobs(
     """
     rows = max(1, SLICE_ELEMENTS // vocab_size)
     return [
-        token_logprobs(logits_of(hidden[start : start + rows]), targets[start : start + rows], num_top)
+        token_logprobs(logits_of(hidden[start : start + rows]).float(), targets[start : start + rows], num_top)
         for start in range(0, len(targets), rows)
     ]
 

@@ -14,9 +14,10 @@ import torch
 
 from ...kernels.logprobs import Logprobs, token_logprobs
 from ...kernels.penalties import apply_logit_bias, apply_penalties, mask_tokens
-from ...kernels.sampling import SamplingTensors, sample
+from ...kernels.sampling import SamplingTensors, sample_checked
 from ..sequence import Sequence
-from .input_batch import IntArray, StepArrays
+from .input_batch import IntArray, SampleRows
+from .staging import Staging
 from .token_counts import TokenCounts
 from .token_rules import StepRules, TokenRules
 
@@ -25,8 +26,7 @@ from .token_rules import StepRules, TokenRules
 class Sampled:
     """What sampling gave for S rows, on the device."""
 
-    tokens: torch.Tensor  # [S] int64
-    finite: torch.Tensor  # [S] bool: the row's logits were finite (else its token means nothing)
+    tokens: torch.Tensor  # [S] int64; -1: the row's logits were not finite
     logprobs: Logprobs | None  # for the rows in `logprob_rows`
     logprob_rows: list[int]  # indices below S
 
@@ -37,20 +37,35 @@ class Sampler:
     Args:
         max_num_seqs: rows.
         num_tokens: ids at or above it are never sampled (a vocabulary padded beyond the tokenizer's).
-        device: where logits are.
+        last_tokens: [rows and more] int64, the token sampled last for each row; written.
+        staging: to the device of the logits.
     """
 
-    def __init__(self, max_num_seqs: int, num_tokens: int, device: torch.device) -> None:
+    def __init__(self, max_num_seqs: int, num_tokens: int, last_tokens: torch.Tensor, staging: Staging) -> None:
+        device = staging.device
         self.num_tokens = num_tokens
-        self.last_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)  # [rows]
+        self.last_tokens = last_tokens
         self.counts = TokenCounts(num_tokens, device)
         self._device = device
+        self._staging = staging
         # columns: temperature, top_p, min_p, presence, frequency, repetition
         self._floats: npt.NDArray[np.float32] = np.zeros((max_num_seqs, 6), dtype=np.float32)
         self._seeds: IntArray = np.zeros(max_num_seqs, dtype=np.int64)
         self._top_k: IntArray = np.zeros(max_num_seqs, dtype=np.int64)
         self._rules: dict[int, TokenRules] = {}
         self._num_logprobs: dict[int, int] = {}
+        self._filtered: set[int] = set()  # rows with top-k, top-p or min-p
+
+    def needs_more(self, rows: Items[int]) -> bool:
+        """Whether some row asks for more than a temperature: a filter, a penalty, a rule or log-probabilities."""
+        special = (self._filtered, self._rules, self._num_logprobs)
+        if not any(special) and not len(self.counts):
+            return False
+        return any(any(row in some for some in special) or self.counts.slot(row) is not None for row in rows)
+
+    def temperature_and_seeds(self, rows: Items[int]) -> tuple[npt.NDArray[np.float32], IntArray]:
+        """Of these rows, each [N]."""
+        return np.ascontiguousarray(self._floats[rows, 0]), self._seeds[rows]
 
     def admit(self, row: int, seq: Sequence) -> None:
         """Take in a new (or readmitted) sequence's parameters and tokens."""
@@ -63,6 +78,8 @@ class Sampler:
         self._floats[row] = (temperature, top_p, params.min_p or 0.0, presence, frequency, repetition)
         self._top_k[row] = max(0, params.top_k or 0)
         self._seeds[row] = seq.seed
+        if temperature > 0 and (self._top_k[row] > 0 or top_p < 1 or (params.min_p or 0.0) > 0):
+            self._filtered.add(row)
         if presence or frequency or repetition != 1.0:
             self.counts.admit(row, seq)
         if rules := TokenRules(seq, self.num_tokens):
@@ -75,34 +92,34 @@ class Sampler:
         self.counts.release(row)
         self._rules.pop(row, None)
         self._num_logprobs.pop(row, None)
+        self._filtered.discard(row)
 
-    def sample(self, logits: torch.Tensor, sequences: Items[Sequence], arrays: StepArrays) -> Sampled:
+    def sample(self, logits: torch.Tensor, sequences: Items[Sequence], samples: SampleRows) -> Sampled:
         """Sample a token for each row and keep it as its last token.
 
         Args:
             logits: [S, V] float32, finite or not; may be changed.
-            sequences: the plan's; `arrays.sample_plan` picks from them.
-            arrays: the step.
+            sequences: the plan's; `samples.plan` picks from them.
+            samples: the S rows.
         """
-        rows, plan_rows = arrays.sample_rows, arrays.sample_rows.tolist()
-        finite = logits.sum(dim=-1).isfinite()  # a NaN or an infinity anywhere in a row reaches its sum
+        rows, plan_rows = samples.rows, samples.rows.tolist()
         asking = [i for i, row in enumerate(plan_rows) if row in self._num_logprobs] if self._num_logprobs else []
-        raw = logits[asking] if asking else None
+        last, which = self._staging.send(rows, np.array(asking, dtype=np.int64))
+        raw = logits.index_select(0, which) if asking else None
         usable = logits[:, : self.num_tokens]
-        last = torch.from_numpy(rows).to(self._device)
         if len(self.counts):
             self._penalise(usable, plan_rows)
         if self._rules:
-            self._apply_rules(usable, plan_rows, sequences, arrays)
-        tokens = sample(usable, self._tensors(rows, arrays.sample_positions))
-        self.last_tokens[last] = tokens
+            self._apply_rules(usable, plan_rows, sequences, samples)
+        tokens = sample_checked(usable, self._tensors(rows, samples.positions))
+        self.last_tokens.index_copy_(0, last, tokens)
         if len(self.counts):
             self._count(plan_rows, tokens)
         logprobs = None
         if raw is not None:
             most = max(self._num_logprobs[plan_rows[i]] for i in asking)
-            logprobs = token_logprobs(raw, tokens[asking], most)
-        return Sampled(tokens, finite, logprobs, asking)
+            logprobs = token_logprobs(raw, tokens.index_select(0, which).clamp(min=0), most)
+        return Sampled(tokens, logprobs, asking)
 
     def _tensors(self, rows: IntArray, positions: IntArray) -> SamplingTensors:
         floats, top_k = self._floats[rows], self._top_k[rows]
@@ -111,8 +128,9 @@ class Sampler:
         if not any_random:  # greedy: the sampler looks at the logits alone
             empty = torch.empty(0, device=self._device)
             return SamplingTensors(empty, empty, empty, empty, empty, empty, False, False, False, False)
-        columns = torch.from_numpy(np.ascontiguousarray(floats[:, :3].T)).to(self._device)
-        whole = torch.from_numpy(np.stack([top_k, self._seeds[rows], positions])).to(self._device)
+        columns, whole = self._staging.send(
+            np.ascontiguousarray(floats[:, :3].T), np.stack([top_k, self._seeds[rows], positions])
+        )
         return SamplingTensors(
             temperature=columns[0],
             top_k=whole[0],
@@ -135,24 +153,27 @@ class Sampler:
         if not index:
             return
         factors = self._floats[[rows[i] for i in index], 3:].T
-        presence, frequency, repetition = torch.from_numpy(np.ascontiguousarray(factors)).to(self._device)
-        mask, counts = self.counts.prompt_mask[slots], self.counts.output_counts[slots]
-        logits[index] = apply_penalties(logits[index], mask, counts, presence, frequency, repetition)
+        (presence, frequency, repetition), which, there = self._staging.send(
+            np.ascontiguousarray(factors), np.array(index, dtype=np.int64), np.array(slots, dtype=np.int64)
+        )
+        mask, counts = self.counts.prompt_mask[there], self.counts.output_counts[there]
+        logits[which] = apply_penalties(logits[which], mask, counts, presence, frequency, repetition)
 
     def _count(self, rows: list[int], tokens: torch.Tensor) -> None:
         index, slots = self._counted(rows)
         if index:
-            self.counts.add(torch.tensor(slots, device=self._device), tokens[index])
+            which, there = self._staging.send(np.array(index, dtype=np.int64), np.array(slots, dtype=np.int64))
+            self.counts.add(there, tokens[which].clamp(min=0))
 
     def _apply_rules(
-        self, logits: torch.Tensor, rows: list[int], sequences: Items[Sequence], arrays: StepArrays
+        self, logits: torch.Tensor, rows: list[int], sequences: Items[Sequence], samples: SampleRows
     ) -> None:
         rules = StepRules()
-        for i, (row, index) in enumerate(zip(rows, arrays.sample_plan, strict=True)):
+        for i, (row, index) in enumerate(zip(rows, samples.plan, strict=True)):
             if (own := self._rules.get(row)) is not None:
-                own.collect(rules, i, sequences[index], int(arrays.sample_positions[i]))
+                own.collect(rules, i, sequences[index], int(samples.positions[i]))
         if rules.bias_rows:
-            values = torch.tensor(rules.bias_values, dtype=torch.float32, device=self._device)
+            (values,) = self._staging.send(np.array(rules.bias_values, dtype=np.float32))
             apply_logit_bias(logits, self._index(rules.bias_rows), self._index(rules.bias_ids), values)
         if rules.mask_rows:
             mask_tokens(logits, self._index(rules.mask_rows), self._index(rules.mask_ids))
@@ -165,4 +186,5 @@ class Sampler:
             apply_logit_bias(logits, where, ids, penalty)
 
     def _index(self, values: list[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self._device)
+        (index,) = self._staging.send(np.array(values, dtype=np.int64))
+        return index

@@ -37,18 +37,18 @@ def test_sequences_with_one_token_come_first_and_results_keep_the_plans_order() 
     assert arrays.positions.tolist() == [2, 1, 2, 3, 4, 5]
     assert arrays.slot_mapping.tolist() == [7 * 4 + 2, 21, 22, 23, 8, 9]
     assert (arrays.query_start, arrays.query_lens, arrays.context_lens) == ([0, 1, 6], [1, 5], [3, 6])
-    assert arrays.block_tables.tolist() == [[7, 0], [5, 2]]
-    assert arrays.sample_plan == [0, 1]
+    assert batch.table[arrays.rows, :2].tolist() == [[7, 0], [5, 2]]
+    assert arrays.samples.plan == [0, 1]
     assert arrays.sample_index.tolist() == [5, 0]
-    assert arrays.sample_rows.tolist() == [0, 1]
-    assert arrays.sample_positions.tolist() == [6, 3]
+    assert arrays.samples.rows.tolist() == [0, 1]
+    assert arrays.samples.positions.tolist() == [6, 3]
 
 
 def test_an_unfinished_chunk_samples_nothing() -> None:
     batch = InputBatch(4, 8, BLOCK)
     work = plan((sequence(1, [1, 2, 3, 4], [0]), 0, 3))
     arrays = batch.arrays(work, batch.update(work)[0])
-    assert (arrays.sample_plan, arrays.sample_index.tolist()) == ([], [])
+    assert (arrays.samples.plan, arrays.sample_index.tolist()) == ([], [])
 
 
 def test_a_token_unknown_to_the_host_is_taken_from_its_row() -> None:

@@ -1,4 +1,4 @@
-"""Builders for engine tests without a model: a runner whose tokens depend on a sequence's own tokens only, and an engine on it."""
+"""Builders for engine tests without a model: a runner that works tokens out of its pages, and an engine on it."""
 
 from __future__ import annotations
 

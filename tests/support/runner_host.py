@@ -72,6 +72,8 @@ class Host:
             plan.epochs.append(seq.epoch)
             seq.num_computed_tokens += count
             seq.num_pending += plan.samples[-1]
+        if all(start >= seq.num_prompt_tokens for seq, start in zip(plan.sequences, plan.starts, strict=True)):
+            plan.kind = "decode" if all(count == 1 for count in plan.counts) else plan.kind
         return plan, self.runner.launch(plan)
 
     def collect(self, launched: tuple[StepPlan, Any]) -> StepResult:

@@ -79,7 +79,7 @@ def paged_logits(model: Transformer, ids: list[int], chunk: int | None = None) -
         slots = pages[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
         metadata = build_metadata(pages[None].int(), [len(piece)], [start + len(piece)], BLOCK_SIZE)
         hidden = model.forward(torch.tensor(piece), positions, ForwardBatch(caches, slots, metadata))
-        found.append(model.logits(hidden))
+        found.append(model.logits(hidden).float())
     return torch.cat(found)
 
 

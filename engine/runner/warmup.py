@@ -1,0 +1,125 @@
+"""How many KV blocks fit: on a GPU from what the worst step leaves free, measured by running it. Knows no sequences."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...errors import InvalidConfig
+from ...kernels.attention import Backend, build_metadata
+from ...kernels.sampling import SamplingTensors, sample_checked
+from ...models.batch import ForwardBatch
+from ...models.config import ModelConfig
+from ..config import EngineConfig
+from . import kv_cache
+
+if TYPE_CHECKING:
+    from .model_runner import CausalModel
+
+CPU_USEFUL_LENGTH = 2048  # tokens of a sequence that a CPU pool is sized for when num_blocks is not given
+GRAPH_MARGIN = 256 << 20  # bytes of a GPU left to captured graphs' own structures and to fragmentation
+
+
+def pool_blocks(
+    model: CausalModel,
+    config: EngineConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    attention: Backend,
+    startup: dict[str, int],
+) -> int:
+    """Blocks of the pool, from the settings or from free memory.
+
+    On a GPU the worst step runs once, pages or none: it compiles the kernels too. What it cost goes into `startup`.
+
+    Raises:
+        InvalidConfig: the pool can't hold one sequence of max_model_len, or the worst step doesn't fit.
+    """
+    shape = model.config
+    block = kv_cache.bytes_per_block(shape.num_layers, shape.num_kv_heads, shape.head_dim, config.block_size, dtype)
+    longest = config.max_model_len or shape.max_position_embeddings
+    length = longest if device.type == "cuda" else min(longest, CPU_USEFUL_LENGTH)
+    useful = max(config.max_num_seqs * -(-length // config.block_size), -(-longest // config.block_size))
+    reserve = 0
+    if device.type == "cuda":
+        startup["weights_bytes"] = torch.cuda.memory_allocated(device)
+        reserve = _worst_step_bytes(model, config, device, dtype, attention, startup)
+    budget = 0
+    if config.num_blocks is None:
+        budget = kv_cache.pool_bytes(device, config.gpu_memory_utilization, reserve)
+    blocks = kv_cache.pool_blocks(config.num_blocks, budget, block, config.block_size, config.max_model_len, useful)
+    startup["pool_bytes"] = blocks * block
+    return blocks
+
+
+def _worst_step_bytes(
+    model: CausalModel,
+    config: EngineConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    attention: Backend,
+    startup: dict[str, int],
+) -> int:
+    """Bytes that the worst step needs beside weights and pages.
+
+    Raises:
+        InvalidConfig: it doesn't fit into the device's memory.
+    """
+    began = time.monotonic_ns()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    try:
+        _worst_step(model, config, device, dtype, attention)
+        torch.cuda.synchronize(device)
+    except torch.OutOfMemoryError as error:
+        _, total = torch.cuda.mem_get_info(device)
+        raise InvalidConfig(
+            f"a step of max_num_batched_tokens={config.max_num_batched_tokens} tokens and "
+            f"max_num_seqs={config.max_num_seqs} sequences does not fit beside the weights ({before >> 20} MiB of "
+            f"{total >> 20} MiB): lower either, or take a smaller dtype or model"
+        ) from error
+    peak = torch.cuda.max_memory_allocated(device) - before
+    torch.cuda.empty_cache()
+    startup["warmup_ns"] = time.monotonic_ns() - began
+    startup["activation_bytes"] = peak
+    logits = sum_of_graph_logits(config.max_num_seqs, model.config, dtype)
+    return peak + logits + GRAPH_MARGIN
+
+
+def sum_of_graph_logits(max_num_seqs: int, shape: ModelConfig, dtype: torch.dtype) -> int:
+    """Bytes of the logits that captured decode steps keep, one buffer for all sizes."""
+    return max_num_seqs * shape.vocab_size * dtype.itemsize
+
+
+@torch.inference_mode()
+def _worst_step(
+    model: CausalModel, config: EngineConfig, device: torch.device, dtype: torch.dtype, attention: Backend
+) -> None:
+    """A prefill of the full token budget and the sampling of every sequence, with a filter; writes no page."""
+    shape = model.config
+    tokens, size = config.max_num_batched_tokens, config.block_size
+    longest = min(config.max_model_len or shape.max_position_embeddings, shape.max_position_embeddings, tokens)
+    lengths = [longest] * (tokens // longest) + ([tokens % longest] if tokens % longest else [])
+    pages = kv_cache.allocate(shape.num_layers, (1, size, shape.num_kv_heads, shape.head_dim), dtype, device)
+    tables = torch.zeros((len(lengths), -(-longest // size)), dtype=torch.int32, device=device)
+    metadata = build_metadata(tables, lengths, lengths, size, None, attention)
+    ids = torch.zeros(tokens, dtype=torch.int64, device=device)
+    positions = torch.cat([torch.arange(length, device=device) for length in lengths])
+    hidden = model.forward(ids, positions, ForwardBatch(pages, torch.full_like(ids, -1), metadata))
+    count = min(config.max_num_seqs, tokens)
+    logits = model.logits(hidden[:count]).float()
+
+    def filled(value: float, kind: torch.dtype) -> torch.Tensor:
+        return torch.full((count,), value, dtype=kind, device=device)
+
+    rows = SamplingTensors(
+        temperature=filled(1.0, torch.float32),
+        top_k=filled(50, torch.int64),
+        top_p=filled(0.9, torch.float32),
+        min_p=filled(0.0, torch.float32),
+        seeds=filled(0, torch.int64),
+        positions=filled(1, torch.int64),
+    )
+    sample_checked(logits, rows)
