@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# What is measured on a GPU machine, one step after the other, each under its own limit; logs go to $OUT.
+# Usage, from the repository's root, where nanolens can be imported: benchmarks/gpu/session.sh STEP...
+# Steps: smoke, reference, eager, pair, single, prefill, kernels, tests, memcheck, decode_sweep, few_rows_sweep, prefill_sweep.
+set -u
+: "${OUT:=/tmp}"
+bench() { python3 -P -m nanolens.benchmarks.cli "$@"; }
+
+step() {
+  case $1 in
+    smoke) bench offline --num-requests 8 --input-len 20:90 --output-len 30 ;;
+    reference) bench offline --json "$OUT/reference.json" ;;
+    eager) bench offline --enforce-eager --no-overlap ;;
+    pair) bench offline --recording pair --pairs 5 ;;
+    single) bench offline --num-requests 1 --input-len 512 --output-len 512 ;;
+    prefill) bench offline --num-requests 16 --input-len 1024 --output-len 1 --max-num-batched-tokens 16384 ;;
+    kernels) bench kernels ;;
+    tests) python3 -P -m pytest -q --maxfail 30 -p no:cacheprovider -m gpu tests/gpu ;;
+    memcheck) compute-sanitizer --tool memcheck --error-exitcode 1 python3 -P -m pytest -q -p no:cacheprovider tests/gpu -k small ;;
+    decode_sweep) python3 -P -m nanolens.benchmarks.decode_attention_sweep ;;
+    few_rows_sweep) python3 -P -m nanolens.benchmarks.few_rows_sweep ;;
+    prefill_sweep) python3 -P -m nanolens.benchmarks.prefill_attention_sweep ;;
+    *) echo "no step $1" >&2; return 2 ;;
+  esac
+}
+
+export -f step bench
+for name in "$@"; do
+  IFS=: read -r what limit <<<"$name:"
+  began=$SECONDS
+  timeout "${limit:-120}" bash -c "step $what" >"$OUT/$what.log" 2>&1
+  echo "=== $what: exit $?, $((SECONDS - began)) s"
+  tail -n "${LINES_SHOWN:-25}" "$OUT/$what.log"
+done
