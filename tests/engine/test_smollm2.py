@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nanolens.engine.llm import LLM
 from nanolens.engine.sampling_params import SamplingParams
@@ -27,6 +28,15 @@ OWN_SMALL_POOL = 10  # our eight rows need about 40
 OWN = Path(__file__).parents[1] / "references" / "smollm2_greedy.json"
 
 Build = Callable[..., LLM]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Hardly slower at batches this small, where two threads on a busy machine spend their time waiting."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
