@@ -33,9 +33,8 @@ def choose_settings(
     """Settings by shape alone, so that a captured graph holds for whatever lengths its rows will have.
 
     Rule: two programs to a multiprocessor are enough to read at full speed, so rows are split only while there are
-    fewer, and never into more splits than the longest context has tiles. A tile of keys holds about 16 KiB where many
-    programs share a multiprocessor, and 32 KiB where each is nearly alone and must keep more bytes in flight; with one
-    tile in flight that fits the shared memory of every device that has bfloat16.
+    fewer, and never into more splits than the longest context has tiles. Where many programs share a multiprocessor,
+    small tiles with three in flight read fastest; where each is nearly alone, one large tile (docs/performance.md).
     Splitting a full batch of ragged rows doesn't pay: the combine pass costs more than the end of the longest row.
 
     Args:
@@ -51,8 +50,9 @@ def choose_settings(
     padded_dim = 1 << (head_dim - 1).bit_length()
     exact = element_size == 4
     # Exact float32 products hold their operands in registers: a larger tile, or a second body of the loop, spills them.
-    tile = 16 if exact else max(16, min((8192 if crowded else 16384) // padded_dim, 128))
+    tile = 16 if exact else max(16, min((4096 if crowded else 16384) // padded_dim, 128))
     most = min(_MAX_SPLITS, -(-max(max_context_len, 1) // tile))
     num_splits = max(1, min(most, round(2 * num_sms / programs)))
     num_warps = 2 if crowded and not exact and padded_dim <= 128 else 4
-    return DecodeSettings(tile, num_warps, 2, num_splits, peel=not exact)
+    num_stages = 4 if crowded and not exact else 2
+    return DecodeSettings(tile, num_warps, num_stages, num_splits, peel=not exact and not crowded)

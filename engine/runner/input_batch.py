@@ -21,7 +21,7 @@ ON_DEVICE = -1  # stands in `input_ids` for a token that only the device knows
 
 @dataclass(slots=True)
 class SampleRows:
-    """The S sequences of a step that sample a token, in the plan's order, so that tokens come back in it."""
+    """The S sequences of a step that sample a token, in the order in which the device samples them."""
 
     plan: list[int]  # plan indices
     rows: IntArray  # of the running batch
@@ -80,8 +80,7 @@ class InputBatch:
         Raises:
             RuntimeError: more sequences run than there are rows, or a new one has its next token on the device only.
         """
-        freed = [row for seq_id in plan.released if (row := self._rows.pop(seq_id, None)) is not None]
-        self._free.extend(reversed(freed))
+        freed = self.release(plan.released)
         rows: list[int] = []
         admitted: list[int] = []
         known, num_blocks, epochs = self._rows, self._num_blocks, self._epochs
@@ -97,6 +96,12 @@ class InputBatch:
                 self.changes.append((row, held, len(blocks)))
                 num_blocks[row] = len(blocks)
         return rows, admitted, freed
+
+    def release(self, seq_ids: list[int]) -> list[int]:
+        """Take back the rows of these sequences, those that have one; the rows."""
+        freed = [row for seq_id in seq_ids if (row := self._rows.pop(seq_id, None)) is not None]
+        self._free.extend(reversed(freed))
+        return freed
 
     def take_changes(self) -> tuple[IntArray, TableArray]:
         """What the table got since the last call: flat indices into it, and the block ids there."""

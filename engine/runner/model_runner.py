@@ -26,7 +26,7 @@ from .logprobs import on_host, prompt_token_logprobs
 from .readback import Readback
 from .sampler import Sampler
 from .staging import Staging
-from .warmup import pool_blocks
+from .warmup import exercise, pool_blocks
 
 
 class CausalModel(Protocol):
@@ -123,6 +123,8 @@ class ModelRunner:
             )
             self.startup["capture_ns"] = self._decodes.capture()
             self.startup["num_graphs"] = self._decodes.num_graphs
+        if device.type == "cuda":
+            self.startup["exercise_ns"] = exercise(self, config)
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> LaunchedStep:
@@ -130,8 +132,7 @@ class ModelRunner:
         readback = Readback(self.device)
         rows, admitted, freed = self._batch.update(plan)
         for row in freed:
-            self._sampler.release(row)
-            self._prompt_tops.pop(row, None)
+            self._release(row)
         for index in admitted:
             self._admit(rows[index], plan.sequences[index])
         self._update_rows([rows[index] for index in admitted])
@@ -160,8 +161,9 @@ class ModelRunner:
         )
         if -1 in result.tokens:
             self._fail(result, handle)
+        sampled = result.tokens
         if handle.logprobs is not None:
-            chosen = [result.tokens[i] for i in handle.logprob_rows]
+            chosen = [sampled[i] for i in handle.logprob_rows]
             entries = on_host(handle.logprobs, chosen, handle.num_logprobs)
             for i, entry in zip(handle.logprob_rows, entries, strict=True):
                 result.logprobs[plan.sequences[samples.plan[i]].seq_id] = entry
@@ -171,7 +173,13 @@ class ModelRunner:
                 own = targets[len(entries) : len(entries) + len(part.chosen)]
                 entries += on_host(part, own, [num_top] * len(own))
             result.prompt_logprobs[plan.sequences[index].seq_id] = entries
+        result.tokens = [token for _, token in sorted(zip(samples.plan, sampled, strict=True))]
         return result
+
+    def forget(self, seq_ids: list[int]) -> None:
+        """Let go of sequences that will not be planned again."""
+        for row in self._batch.release(seq_ids):
+            self._release(row)
 
     def close(self) -> None:
         """Give back the KV pool's memory. The runner can't be used afterwards."""
@@ -180,6 +188,10 @@ class ModelRunner:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             torch.cuda.empty_cache()
+
+    def _release(self, row: int) -> None:
+        self._sampler.release(row)
+        self._prompt_tops.pop(row, None)
 
     def _admit(self, row: int, seq: Sequence) -> None:
         """Take in a sequence that is new to the running batch, or back in it.
@@ -209,7 +221,9 @@ class ModelRunner:
     ) -> LaunchedStep:
         """One token for each sequence, all of whose inputs are on the device."""
         starts = np.array(plan.starts, dtype=np.int64)
-        samples = SampleRows(list(range(len(rows))), np.array(rows, dtype=np.int64), starts + 1)
+        order = np.argsort(-starts, kind="stable")  # attention ends sooner when the longest contexts begin first
+        starts = starts[order]
+        samples = SampleRows(order.tolist(), np.array(rows, dtype=np.int64)[order], starts + 1)
         output = decodes.run(samples.rows.astype(np.int32), starts.astype(np.int32))
         step = LaunchedStep(plan, samples, None, None, [], [], [], readback, decodes.num_graphs > 0, output.padding)
         if self._sampler.needs_more(rows):

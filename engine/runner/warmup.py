@@ -13,11 +13,17 @@ from ...kernels.sampling import SamplingTensors, sample_checked
 from ...models.batch import ForwardBatch
 from ...models.config import ModelConfig
 from ..config import EngineConfig
+from ..plan import StepPlan
+from ..sampling_params import SamplingParams
+from ..sequence import Sequence
 from . import kv_cache
 
 if TYPE_CHECKING:
-    from .model_runner import CausalModel
+    from .model_runner import CausalModel, ModelRunner
 
+# Prompt lengths of steps that make every kernel compile that serving will need: rows of one token, of a small and of a
+# large tile, and counts that are and aren't multiples of 16, for which Triton compiles kernels of their own.
+EXERCISES = ((5,), (16,), (80,), (100,), (3, 90), (16, 80), (7, 1, 130))
 CPU_USEFUL_LENGTH = 2048  # tokens of a sequence that a CPU pool is sized for when num_blocks is not given
 GRAPH_MARGIN = 256 << 20  # bytes of a GPU left to captured graphs' own structures and to fragmentation
 
@@ -123,3 +129,56 @@ def _worst_step(
         positions=filled(1, torch.int64),
     )
     sample_checked(logits, rows)
+
+
+def exercise(runner: ModelRunner, config: EngineConfig) -> int:
+    """Run prefills, mixed steps and decode steps of made-up sequences, so that no request waits for a compiler.
+
+    Their blocks are read by nobody afterwards. Nanoseconds.
+    """
+    began = time.monotonic_ns()
+    for lengths in EXERCISES:
+        for own in ({"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 8, "top_p": 0.9}):
+            sequences: list[Sequence] = []
+            block = 0
+            for index, length in enumerate(lengths[: config.max_num_seqs]):
+                length = min(length, runner.max_model_len - 3)
+                params = SamplingParams(**own).resolve(_Neutral())
+                seq = Sequence(-1 - index, "", [0] * length, params, 0, 0, _ignore, _never, runner.max_model_len)
+                held = -(-(length + 3) // config.block_size)
+                seq.block_table = [(block + i) % runner.num_blocks for i in range(held)]
+                block += held
+                sequences.append(seq)
+            _steps(runner, sequences)
+            runner.forget([seq.seq_id for seq in sequences])
+    return time.monotonic_ns() - began
+
+
+def _steps(runner: ModelRunner, sequences: list[Sequence]) -> None:
+    """All but the last prefill; then the last prefills while the others decode; then all decode."""
+    if len(sequences) > 1:
+        _step(runner, "prefill", sequences[:-1], [len(seq.token_ids) for seq in sequences[:-1]])
+    counts = [1] * (len(sequences) - 1) + [len(sequences[-1].token_ids)]
+    _step(runner, "mixed" if len(sequences) > 1 else "prefill", sequences, counts)
+    _step(runner, "decode", sequences, [1] * len(sequences))
+
+
+def _step(runner: ModelRunner, kind: str, sequences: list[Sequence], counts: list[int]) -> None:
+    starts = [seq.num_computed_tokens for seq in sequences]
+    count = len(sequences)
+    plan = StepPlan(0, kind, sequences, starts, counts, [True] * count, [0] * count, [])
+    for token, seq in zip(runner.collect(runner.launch(plan)).tokens, sequences, strict=True):
+        seq.num_computed_tokens = len(seq.token_ids)
+        seq.token_ids.append(token)
+
+
+class _Neutral:
+    temperature = top_p = top_k = min_p = repetition_penalty = None
+
+
+def _ignore(event: object) -> None:
+    pass
+
+
+def _never() -> int:
+    return 0

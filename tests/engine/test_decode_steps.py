@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from runner_host import BLOCK, MODEL, VOCAB, Host
 
 from nanolens.engine.runner.decode_steps import DecodeSteps, graph_sizes
 from nanolens.kernels.attention import AttentionMetadata, build_metadata
+from runner_host import BLOCK, MODEL, VOCAB, Host
 
 MAX_SEQS = 6
 
