@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections import defaultdict
 
 import numpy as np
 import torch
 
 from ..engine.config import EngineConfig
+from ..engine.plan import StepPlan
 from ..engine.runner.load import load
+from ..engine.sampling_params import SamplingParams
+from ..engine.sequence import Sequence
+from ..models import load_generation_defaults
 
 _STEPS = 20
 
@@ -49,15 +54,56 @@ def profile(model: str, batch: int, context: int, block_size: int, top: int) -> 
             for _ in range(_STEPS):
                 decodes.run(ids, start)
             torch.cuda.synchronize()
+    print_kernels(profiler, top)
+
+
+def print_kernels(profiler: torch.profiler.profile, top: int) -> None:
+    """Kernels by time, of a profile of _STEPS steps."""
     times: dict[str, list[float]] = defaultdict(list)
     for event in profiler.events():
-        times[event.name].append(event.device_time)
-    rows_ = sorted(times.items(), key=lambda item: -sum(item[1]))
+        if event.device_time:
+            times[event.name].append(event.device_time)
     print(f"{'kernel':70} {'calls':>6} {'us each':>8} {'us a step':>10}")
-    for name, each in rows_[:top]:
+    for name, each in sorted(times.items(), key=lambda item: -sum(item[1]))[:top]:
         print(f"{name[:70]:70} {len(each) / _STEPS:6.1f} {sum(each) / len(each):8.2f} {sum(each) / _STEPS:10.1f}")
     total = sum(sum(each) for each in times.values()) / _STEPS
     print(f"{'all kernels':70} {sum(map(len, times.values())) / _STEPS:6.1f} {'':8} {total:10.1f}")
+
+
+def profile_prefill(model: str, rows: int, tokens: int, block_size: int, top: int) -> None:
+    """Launch a step that prefills `rows` prompts of `tokens` tokens and print its kernels by time, and the host's."""
+    held = -(-tokens // block_size)
+    config = EngineConfig(
+        model=model, block_size=block_size, max_num_seqs=max(rows, 8), max_model_len=tokens + 8,
+        num_blocks=rows * (held + 1), max_num_batched_tokens=rows * tokens,
+    )  # fmt: skip
+    runner = load(config).runner
+    params = SamplingParams(temperature=0.6).resolve(load_generation_defaults(model))
+
+    def step() -> float:
+        sequences = []
+        for row in range(rows):
+            seq = Sequence(row, "", [row] * tokens, params, row, 0, lambda event: None, lambda: 0, tokens + 8)
+            seq.block_table = list(range(row * held, (row + 1) * held))
+            sequences.append(seq)
+        plan = StepPlan(0, "prefill", sequences, [0] * rows, [tokens] * rows, [True] * rows, [0] * rows, [])
+        began = time.perf_counter()
+        handle = runner.launch(plan)
+        launched = time.perf_counter() - began
+        runner.collect(handle)
+        runner.forget(list(range(rows)))
+        return launched
+
+    host = sorted(step() for _ in range(5))[2]
+    began = time.perf_counter()
+    for _ in range(_STEPS):
+        step()
+    each = (time.perf_counter() - began) / _STEPS
+    print(f"{rows} x {tokens}: {each * 1e3:.1f} ms a step, {host * 1e3:.1f} ms to launch")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(_STEPS):
+            step()
+    print_kernels(profiler, top)
 
 
 def main() -> None:
@@ -68,8 +114,10 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=600)
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--top", type=int, default=18)
+    parser.add_argument("--prefill", action="store_true", help="a step of --batch prompts of --context tokens instead")
     own = parser.parse_args()
-    profile(own.model, own.batch, own.context, own.block_size, own.top)
+    run = profile_prefill if own.prefill else profile
+    run(own.model, own.batch, own.context, own.block_size, own.top)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from .tokenizer import Message, check_text
 from .transformer import Transformer
 
 PREFIX = "dummy:"
+_DRAWN_ON_CPU = 1 << 24  # parameters
 _SEED = 20240229
 
 # The special tokens follow the 256 bytes.
@@ -79,15 +80,20 @@ def dummy_shape(name: str) -> dict[str, Any]:
 
 
 def fill_random(model: Transformer) -> None:
-    """Give every parameter a value: norms 1, biases 0, weights normal with variance 1 / inputs."""
-    generator = torch.Generator(model.device).manual_seed(_SEED)
+    """Give every parameter a value: norms 1, biases 0, weights normal with variance 1 / inputs.
+
+    A small model has the same weights on every device; a large one is drawn where it lies, which is quicker.
+    """
+    small = sum(target.view.numel() for target in model.targets()) <= _DRAWN_ON_CPU
+    generator = torch.Generator("cpu" if small else model.device).manual_seed(_SEED)
     for target in model.targets():
         if target.name.endswith("norm.weight"):
             target.view.fill_(1.0)
         elif target.view.dim() == 1:
             target.view.zero_()
         else:
-            target.view.normal_(0.0, target.view.shape[1] ** -0.5, generator=generator)
+            drawn = torch.empty(target.view.shape, dtype=torch.float32, device=generator.device)
+            target.view.copy_(drawn.normal_(0.0, target.view.shape[1] ** -0.5, generator=generator))
 
 
 class ByteTokenizer:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What is measured on a GPU machine, one step after the other, each under its own limit; logs go to $OUT.
 # Usage, from the repository's root, where nanolens can be imported: benchmarks/gpu/session.sh STEP...
-# Steps: smoke, reference, eager, pair, single, prefill, kernels, profile, engine_tests, kernel_tests, memcheck, decode_sweep, few_rows_sweep, prefill_sweep.
+# Steps: smoke, reference, eager, pair, single, prefill, kernels, profile, prefill_profile, steps, engine_tests, kernel_tests, memcheck, decode_sweep, few_rows_sweep, prefill_sweep.
 set -u
 : "${OUT:=/tmp}"
 bench() { python3 -P -m nanolens.benchmarks.cli "$@"; }
@@ -18,8 +18,10 @@ step() {
 
     memcheck) compute-sanitizer --tool memcheck --error-exitcode 1 python3 -P -m pytest -q -p no:cacheprovider tests/gpu -k small ;;
     profile) python3 -P -m nanolens.benchmarks.step_profile && python3 -P -m nanolens.benchmarks.step_profile --batch 1 --context 768 ;;
-    engine_tests) python3 -P -m pytest -q --maxfail 3 -p no:cacheprovider tests/gpu/test_engine_gpu.py ;;
-    kernel_tests) python3 -P -m pytest -q --maxfail 30 -p no:cacheprovider tests/gpu --ignore tests/gpu/test_engine_gpu.py ;;
+    prefill_profile) python3 -P -m nanolens.benchmarks.step_profile --prefill --batch 16 --context 512 ;;
+    steps) rm -rf /tmp/j; bench offline --journal /tmp/j >/dev/null; python3 -P -m nanolens.benchmarks.step_times /tmp/j | head -40 ;;
+    engine_tests) python3 -P -m pytest -q -n 6 -p no:cacheprovider tests/gpu/test_engine_gpu.py ;;
+    kernel_tests) python3 -P -m pytest -q -n 10 --maxfail 30 -p no:cacheprovider tests/gpu --ignore tests/gpu/test_engine_gpu.py ;;
     decode_sweep) python3 -P -m nanolens.benchmarks.decode_attention_sweep ;;
     few_rows_sweep) python3 -P -m nanolens.benchmarks.few_rows_sweep ;;
     prefill_sweep) python3 -P -m nanolens.benchmarks.prefill_attention_sweep ;;

@@ -21,9 +21,9 @@ from . import kv_cache
 if TYPE_CHECKING:
     from .model_runner import CausalModel, ModelRunner
 
-# Prompt lengths of steps that make every kernel compile that serving will need: rows of one token, of a small and of a
-# large tile, and counts that are and aren't multiples of 16, for which Triton compiles kernels of their own.
-EXERCISES = ((5,), (16,), (80,), (100,), (3, 90), (16, 80), (7, 1, 130))
+# Prompt lengths of steps that make every kernel compile that serving needs: few rows and many, rows of one token, of
+# a small and of a large tile, and counts that are and aren't multiples of 16, which Triton tells apart.
+EXERCISES = ((5,), (16,), (80,), (100,), (3, 90), (16, 80), (7, 1, 130), (100,) * 24, (16,) * 23)
 CPU_USEFUL_LENGTH = 2048  # tokens of a sequence that a CPU pool is sized for when num_blocks is not given
 GRAPH_MARGIN = 256 << 20  # bytes of a GPU left to captured graphs' own structures and to fragmentation
 

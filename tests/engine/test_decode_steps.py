@@ -15,7 +15,7 @@ MAX_SEQS = 6
 
 
 def metadata(block_tables: torch.Tensor, rows: torch.Tensor, context_lens: torch.Tensor) -> AttentionMetadata:
-    """The torch backend wants lengths on the host and has no padding rows: those attend to one token of their page 0."""
+    """The torch backend wants lengths on the host and has no padding rows: those attend to one token of a page."""
     lengths = context_lens.clamp(min=1).tolist()
     return build_metadata(block_tables, [1] * len(lengths), lengths, BLOCK, rows)
 
@@ -31,7 +31,7 @@ def host(with_decode_steps: bool) -> Host:
 
 
 def generate(with_decode_steps: bool, ahead: bool, own: list[dict[str, Any]]) -> list[list[int]]:
-    """Prompts of different lengths, then 20 decode steps of them all; `ahead`: each launched before the last is read."""
+    """Prompts of different lengths, then 20 decode steps; `ahead`: each launched before the last is read."""
     made = host(with_decode_steps)
     sequences = [made.add(list(range(3 + i, 9 + 2 * i)), seed=i, **params) for i, params in enumerate(own)]
     made.step(*[(seq, len(seq.token_ids)) for seq in sequences])
@@ -63,7 +63,7 @@ def test_a_step_is_padded_to_the_next_size_and_says_so() -> None:
     made = host(True)
     sequences = [made.add([5, 6, 7 + i]) for i in range(3)]
     made.step(*[(seq, 3) for seq in sequences])
-    plan, handle = made.launch(*[(seq, 1) for seq in sequences])
+    _, handle = made.launch(*[(seq, 1) for seq in sequences])
     assert made.runner.collect(handle).padding == 1
 
 
