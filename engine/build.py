@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .. import __version__
 from ..errors import InvalidConfig
 from ..telemetry.clock import monotonic_ns, wall_offset_ns
-from ..telemetry.events import EngineStarted
+from ..telemetry.events import EngineReady, EngineStarted
 from ..telemetry.journal import JournalWriter
 from ..telemetry.recorder import NullRecorder, Recorder
 from .config import EngineConfig
@@ -64,4 +64,5 @@ def build_engine(config: EngineConfig, parts: LoadedModel | None = None) -> Engi
         config, loaded.runner, recorder, started, eos_token_ids=eos,
         overlap=loaded.is_asynchronous if config.overlap is None else config.overlap, secret=secrets.token_bytes(32),
     )  # fmt: skip
+    recorder.record(EngineReady(monotonic_ns(), loaded.runner.startup))
     return Engine(core, loaded.tokenizer, loaded.defaults, loaded.vocab_size)

@@ -228,7 +228,7 @@ class EngineCore:
         # Recorded before what follows from its tokens, completed after it: a record is encoded at flush only.
         event = StepFinished(
             read, plan.step, plan.plan_ns, launch_ns, result.device_ns, 0, plan.num_tokens, len(result.tokens), [],
-            result.graph, result.padding,
+            result.graph, result.padding, result.wait_ns,
         )  # fmt: skip
         self.recorder.record(event)
         if self.config.journal_content:

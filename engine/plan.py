@@ -60,6 +60,7 @@ class StepResult:
     # sequence id -> for the prompt positions start+1 .. start+count of this chunk (those inside the prompt)
     failed: dict[int, str] = field(default_factory=dict)  # sequence id -> why it has no valid token (non-finite logits)
     device_ns: int = 0
+    wait_ns: int = 0  # that collecting waited for the device
     graph: bool = False
     padding: int = 0
 

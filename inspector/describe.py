@@ -12,6 +12,7 @@ from ..telemetry.events import (
     BlocksFreed,
     CallbackFailed,
     EngineError,
+    EngineReady,
     EngineStarted,
     EngineStopped,
     JournalDropped,
@@ -69,6 +70,14 @@ def _started(e: EngineStarted) -> str:
     )
 
 
+def _cost(name: str, value: int) -> str:
+    """`capture_ns` in seconds, `pool_bytes` in MiB, counts as they are."""
+    what, _, unit = name.rpartition("_")
+    if unit == "ns":
+        return f"{what.replace('_', ' ')} {value / 1e9:.2f} s"
+    return f"{what.replace('_', ' ')} {value >> 20} MiB" if unit == "bytes" else f"{name.replace('_', ' ')} {value}"
+
+
 def _arrived(e: RequestArrived) -> str:
     seqs = f"seq {e.seqs[0]}" if len(e.seqs) == 1 else f"seqs {', '.join(map(str, e.seqs))}"
     return f"request {e.request} arrived: {seqs}, {plural(e.num_prompt_tokens, 'prompt token')}, max {e.max_tokens}"
@@ -122,7 +131,7 @@ def _planned(e: StepPlanned) -> str:
 
 
 def _step_finished(e: StepFinished) -> str:
-    host, device = (e.plan_ns + e.launch_ns + e.collect_ns) / 1e6, e.device_ns / 1e6
+    host, device = (e.plan_ns + e.launch_ns + e.collect_ns - e.wait_ns) / 1e6, e.device_ns / 1e6
     wasted = f", {len(e.wasted)} wasted" if e.wasted else ""
     return (
         f"step done: {plural(e.num_tokens, 'token')} computed, {e.num_sampled} sampled{wasted}; "
@@ -139,6 +148,7 @@ def _keyframe(e: Keyframe) -> str:
 
 _WORDS: dict[type, Callable[[Any], str]] = {
     EngineStarted: _started,
+    EngineReady: lambda e: "engine ready: " + ", ".join(_cost(name, value) for name, value in e.costs.items()),
     EngineStopped: lambda e: f"engine stopped ({e.reason})",
     EngineError: lambda e: f"engine error: {e.message}",
     RequestArrived: _arrived,

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .triton_launch import launches_early, start_next, wait_for_inputs
+from .triton_launch import launch, launches_early, start_next, wait_for_inputs
 from .triton_norm import as_rows
 
 
@@ -32,7 +32,7 @@ def silu_and_mul(gate_up: Tensor, *, block: int = 1024, num_warps: int = 4) -> T
     out = torch.empty((*gate_up.shape[:-1], inner), dtype=gate_up.dtype, device=gate_up.device)
     if out.numel():
         early = launches_early(rows)
-        _silu_and_mul[(rows.shape[0], triton.cdiv(inner, block))](
+        launch(_silu_and_mul, (rows.shape[0], triton.cdiv(inner, block)),
             rows, out, rows.stride(0), inner, BLOCK=block, EARLY=early, num_warps=num_warps, launch_pdl=early
         )
     return out

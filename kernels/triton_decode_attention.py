@@ -14,6 +14,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .decode_settings import choose_settings
+from .triton_launch import launch
 
 _LOG2_E = 1.4426950408889634
 _MIN_ROWS = 16  # the least rows of a tensor core's product: a smaller group of query heads is padded to it
@@ -283,7 +284,7 @@ def decode_attention(
     group = num_heads // num_kv_heads
     padded_dim = triton.next_power_of_2(head_dim)
     page_stride, token_stride, head_stride, _ = key_cache.stride()
-    _attend_kernel[(num_kv_heads, splits, batch)](
+    launch(_attend_kernel, (num_kv_heads, splits, batch),
         q, key_cache, value_cache, block_tables, rows, context_lens, part, logsum, scale * _LOG2_E,
         *q.stride(), page_stride, token_stride, head_stride, block_tables.stride(0),
         GROUP=group, ROWS=max(_MIN_ROWS, triton.next_power_of_2(group)), D=head_dim, D_PAD=padded_dim, PAGE=page,
@@ -293,7 +294,7 @@ def decode_attention(
     )  # fmt: skip
     if split:
         splits_pad = triton.next_power_of_2(splits)
-        _combine_kernel[(num_heads, batch)](
+        launch(_combine_kernel, (num_heads, batch),
             part, logsum, context_lens, out, splits, D=head_dim, D_PAD=padded_dim, TILE=tile, SPLITS_PAD=splits_pad,
             CHUNK=min(splits_pad, _COMBINE_CHUNK), DEPENDENT=dependent, num_warps=4,
             **({"launch_pdl": True} if dependent else {}),

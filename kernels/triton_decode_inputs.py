@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .decode_inputs import DecodeInputs
+from .triton_launch import launch
 
 _BLOCK = 64
 
@@ -53,7 +54,7 @@ def fill_decode_inputs(
 ) -> None:
     """See kernels/decode_inputs.py."""
     size = inputs.rows.shape[0]
-    _fill[(triton.cdiv(size, _BLOCK),)](
+    launch(_fill, (triton.cdiv(size, _BLOCK),),
         inputs.rows,
         inputs.starts,
         last_tokens,

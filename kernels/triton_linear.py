@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .triton_launch import launches_early, start_next, wait_for_inputs
+from .triton_launch import launch, launches_early, start_next, wait_for_inputs
 
 _MAX_TILES = 4  # of a weight row, requested before the first is used; more would spill registers at 4 tokens
 
@@ -172,7 +172,7 @@ def _launch(
     tile = 32 * lanes * num_warps  # one 16-byte load a thread and row
     rows = rows or _rows_for(outputs)
     early = launches_early(x) if early is None else early
-    _few_rows[(triton.cdiv(outputs, rows),)](
+    launch(_few_rows, (triton.cdiv(outputs, rows),),
         x,
         weight,
         weight if bias is None else bias,

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .triton_launch import launches_early, start_next, wait_for_inputs
+from .triton_launch import launch, launches_early, start_next, wait_for_inputs
 
 
 @triton.jit
@@ -50,7 +50,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, num_warps: int | None = N
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if rows.shape[0]:
         block, early = triton.next_power_of_2(size), launches_early(x)
-        _norm[(rows.shape[0],)](
+        launch(_norm, (rows.shape[0],),
             rows, rows, weight, out, out, rows.stride(0), 0, size, eps,
             ADD=False, BLOCK=block, EARLY=early, num_warps=num_warps or warps_for(block), launch_pdl=early,
         )  # fmt: skip
@@ -67,7 +67,7 @@ def add_rms_norm(
     total = torch.empty_like(out)
     if rows.shape[0]:
         block, early = triton.next_power_of_2(size), launches_early(x)
-        _norm[(rows.shape[0],)](
+        launch(_norm, (rows.shape[0],),
             rows, residual_rows, weight, out, total, rows.stride(0), residual_rows.stride(0), size, eps,
             ADD=True, BLOCK=block, EARLY=early, num_warps=num_warps or warps_for(block), launch_pdl=early,
         )  # fmt: skip

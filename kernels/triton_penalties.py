@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .triton_launch import launch
+
 
 @triton.jit
 def _penalise(
@@ -101,7 +103,7 @@ def apply_penalties(
     """
     rows, vocab = logits.shape
     if rows:
-        _penalise[(triton.cdiv(vocab, block), rows)](
+        launch(_penalise, (triton.cdiv(vocab, block), rows),
             logits,
             logits.stride(0),
             presence if slots is None else slots,
@@ -125,7 +127,7 @@ def apply_logit_bias(logits: Tensor, rows: Tensor, token_ids: Tensor, values: Te
     if logits.dtype != torch.float32:
         raise TypeError(f"logits are {logits.dtype}: biases are added to torch.float32 logits; convert them before")
     if size := rows.shape[0]:
-        _add_at[(triton.cdiv(size, 128),)](
+        launch(_add_at, (triton.cdiv(size, 128),),
             logits, logits.stride(0), rows, token_ids, values, size, BLOCK=128, num_warps=1
         )
     return logits
@@ -134,13 +136,16 @@ def apply_logit_bias(logits: Tensor, rows: Tensor, token_ids: Tensor, values: Te
 def mask_tokens(logits: Tensor, rows: Tensor, token_ids: Tensor) -> Tensor:
     """See kernels/penalties.py."""
     if size := rows.shape[0]:
-        _forbid_at[(triton.cdiv(size, 128),)](logits, logits.stride(0), rows, token_ids, size, BLOCK=128, num_warps=1)
+        launch(
+            _forbid_at, (triton.cdiv(size, 128),),
+            logits, logits.stride(0), rows, token_ids, size, BLOCK=128, num_warps=1,
+        )  # fmt: skip
     return logits
 
 
 def count_tokens(output_counts: Tensor, slots: Tensor, token_ids: Tensor) -> None:
     """See kernels/penalties.py."""
     if size := slots.shape[0]:
-        _count[(triton.cdiv(size, 128),)](
+        launch(_count, (triton.cdiv(size, 128),),
             output_counts, output_counts.stride(0), slots, token_ids, size, BLOCK=128, num_warps=1
         )

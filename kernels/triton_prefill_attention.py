@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .triton_launch import launch
+
 _LOG2_E = math.log2(math.e)
 
 
@@ -198,7 +200,7 @@ def prefill_attention(
     block_m, block_n = block_m or tiles[0], block_n or tiles[1]
     pack = pack or (group if group <= block_m else 1)
     grid = (triton.cdiv(max_query_len, block_m // pack), num_heads // pack, context_lens.shape[0])
-    _prefill_kernel[grid](
+    launch(_prefill_kernel, grid,
         out,
         q if q.stride(2) == 1 else q.contiguous(),
         key_cache,

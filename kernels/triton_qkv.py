@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .triton_launch import launches_early, start_next, wait_for_inputs
+from .triton_launch import launch, launches_early, start_next, wait_for_inputs
 
 
 @triton.jit
@@ -138,7 +138,7 @@ def split_norm_rope_store(
     query = torch.empty((tokens, num_heads, head_dim), dtype=qkv.dtype, device=qkv.device)
     if tokens:
         early = launches_early(key_cache)
-        _split_norm_rope_store[(tokens, triton.cdiv(num_heads + 2 * num_kv_heads, heads))](
+        launch(_split_norm_rope_store, (tokens, triton.cdiv(num_heads + 2 * num_kv_heads, heads)),
             qkv,
             positions.contiguous(),
             cos_sin,
@@ -173,7 +173,7 @@ def store_kv(
     value = value if value.stride(2) == 1 else value.contiguous()
     if tokens:
         early = launches_early(key_cache)
-        _store_kv[(tokens, triton.cdiv(num_kv_heads, heads))](
+        launch(_store_kv, (tokens, triton.cdiv(num_kv_heads, heads)),
             key,
             value,
             key_cache,

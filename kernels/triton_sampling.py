@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .triton_launch import launch
 from .triton_philox import exponential_tile
 from .triton_sampling_filters import filter_rows
 
@@ -131,7 +132,7 @@ def sample(
     scores = torch.empty(2 * rows * chunks + rows, dtype=torch.float32, device=logits.device)
     best, arrival, row_best = scores.split((rows * chunks, rows * chunks, rows))
     token = torch.empty(rows * chunks, dtype=torch.int32, device=logits.device)
-    _race_chunks[(chunks, rows)](
+    launch(_race_chunks, (chunks, rows),
         logits,
         logits.stride(0),
         params.temperature,
@@ -145,7 +146,7 @@ def sample(
         GROUPS=chunk // 4,
         num_warps=num_warps,
     )
-    _join_chunks[(rows,)](
+    launch(_join_chunks, (rows,),
         best,
         arrival,
         token,

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .triton_launch import launch
 from .triton_philox import exponential_tile
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ def filter_rows(
         num_warps: of a program, one a row.
     """
     rows, vocab = logits.shape
-    _filter_rows[(rows,)](
+    launch(_filter_rows, (rows,),
         logits,
         logits.stride(0),
         row_best,

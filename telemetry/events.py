@@ -34,6 +34,13 @@ class EngineStarted(Event, tag="engine.started"):
     max_model_len: int
 
 
+class EngineReady(Event, tag="engine.ready"):
+    """What preparing cost, by name: nanoseconds (`*_ns`), bytes (`*_bytes`) and counts. Follows `engine.started`."""
+
+    t: int
+    costs: dict[str, int]
+
+
 class EngineStopped(Event, tag="engine.stopped"):
     """Last event of a run that ended in order; its absence means the process died."""
 
@@ -206,6 +213,7 @@ class StepFinished(Event, tag="step.finished"):
     wasted: list[int]
     graph: bool = False
     padding: int = 0
+    wait_ns: int = 0  # of collect_ns, what the host waited for the device
 
 
 class TokensSampled(Event, tag="tokens.sampled"):
@@ -287,7 +295,7 @@ class Keyframe(Event, tag="keyframe"):
 
 
 AnyEvent = Union[
-    EngineStarted, EngineStopped, EngineError, RequestArrived, RequestRefused, RequestFinished, StatusChanged,
-    WaitReasonChanged, PrefixMatched, BlocksAllocated, BlocksCached, BlocksFreed, SequencePreempted, StepPlanned,
+    EngineStarted, EngineReady, EngineStopped, EngineError, RequestArrived, RequestRefused, RequestFinished,
+    StatusChanged, WaitReasonChanged, PrefixMatched, BlocksAllocated, BlocksCached, BlocksFreed, SequencePreempted, StepPlanned,
     StepFinished, TokensSampled, CallbackFailed, JournalDropped, Mark, Keyframe,
 ]  # fmt: skip

@@ -14,12 +14,15 @@ step() {
     pair) bench offline --recording pair --pairs 5 ;;
     single) bench offline --num-requests 1 --input-len 512 --output-len 512 ;;
     prefill) bench offline --num-requests 16 --input-len 1024 --output-len 1 --max-num-batched-tokens 16384 ;;
+    flash) bench offline --attention flash --block-size 256 ;;
+    torch_profile) python3 -P -m cProfile -s tottime -m nanolens.benchmarks.step_profile --prefill --batch 16 --context 512 | grep -A25 tottime ;;
+    sampling_sweep) python3 -P -m nanolens.benchmarks.sampling_sweep ;;
     kernels) bench kernels ;;
 
     memcheck) compute-sanitizer --tool memcheck --error-exitcode 1 python3 -P -m pytest -q -p no:cacheprovider tests/gpu -k small ;;
     profile) python3 -P -m nanolens.benchmarks.step_profile && python3 -P -m nanolens.benchmarks.step_profile --batch 1 --context 768 ;;
     prefill_profile) python3 -P -m nanolens.benchmarks.step_profile --prefill --batch 16 --context 512 ;;
-    steps) rm -rf /tmp/j; bench offline --journal /tmp/j >/dev/null; python3 -P -m nanolens.benchmarks.step_times /tmp/j | head -40 ;;
+    steps) rm -rf /tmp/j; bench offline --journal /tmp/j >/dev/null; python3 -P -m nanolens.benchmarks.step_times /tmp/j >/tmp/steps.txt; sed -n 5,30p /tmp/steps.txt; tail -n 1 /tmp/steps.txt ;;
     engine_tests) python3 -P -m pytest -q -n 6 -p no:cacheprovider tests/gpu/test_engine_gpu.py ;;
     kernel_tests) python3 -P -m pytest -q -n 10 --maxfail 30 -p no:cacheprovider tests/gpu --ignore tests/gpu/test_engine_gpu.py ;;
     decode_sweep) python3 -P -m nanolens.benchmarks.decode_attention_sweep ;;

@@ -5,6 +5,7 @@ It knows sequences only through plans, and nothing of queues, requests or text.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -151,11 +152,14 @@ class ModelRunner:
 
         A sequence whose logits were not finite is in `failed`; its token in the result means nothing.
         """
+        began = time.monotonic_ns()
         device_ns = handle.readback.wait()
+        wait_ns = time.monotonic_ns() - began
         plan, samples = handle.plan, handle.samples
         result = StepResult(
             tokens=handle.tokens.tolist() if handle.tokens is not None else [],
             device_ns=device_ns,
+            wait_ns=wait_ns,
             graph=handle.graph,
             padding=handle.padding,
         )
