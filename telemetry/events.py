@@ -296,6 +296,6 @@ class Keyframe(Event, tag="keyframe"):
 
 AnyEvent = Union[
     EngineStarted, EngineReady, EngineStopped, EngineError, RequestArrived, RequestRefused, RequestFinished,
-    StatusChanged, WaitReasonChanged, PrefixMatched, BlocksAllocated, BlocksCached, BlocksFreed, SequencePreempted, StepPlanned,
-    StepFinished, TokensSampled, CallbackFailed, JournalDropped, Mark, Keyframe,
+    StatusChanged, WaitReasonChanged, PrefixMatched, BlocksAllocated, BlocksCached, BlocksFreed, SequencePreempted,
+    StepPlanned, StepFinished, TokensSampled, CallbackFailed, JournalDropped, Mark, Keyframe,
 ]  # fmt: skip

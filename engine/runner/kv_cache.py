@@ -84,8 +84,19 @@ def allocate(
     """Key and value pages of each layer, each of `shape` [num_blocks, block_size, num_kv_heads, head_dim].
 
     Zeroed: attention may read a page's unwritten slots under a mask, and 0 * NaN would not vanish there.
+
+    Raises:
+        InvalidConfig: the device's memory does not hold them.
     """
-    return [
-        (torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
-        for _ in range(num_layers)
-    ]
+    try:
+        return [
+            (torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
+            for _ in range(num_layers)
+        ]
+    except (torch.OutOfMemoryError, RuntimeError) as error:  # a CPU raises the latter
+        blocks, size, heads, dim = shape
+        need = blocks * bytes_per_block(num_layers, heads, dim, size, dtype)
+        raise InvalidConfig(
+            f"num_blocks={blocks} need {need >> 20} MiB, which {device} does not have free: lower num_blocks, or leave "
+            "it out to have the pool sized from what is free"
+        ) from error

@@ -57,7 +57,14 @@ def load_parts(config: EngineConfig) -> LoadedModel:
         InvalidConfig, UnknownModel, ModelLoadError: what is wrong, in words.
     """
     device = torch.device(pick_device(config.device, torch.cuda.is_available()))
-    model = load_model(config.model, dtype=config.dtype, device=device)
+    try:
+        model = load_model(config.model, dtype=config.dtype, device=device)
+    except torch.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info(device)
+        raise InvalidConfig(
+            f"the weights of {config.model} do not fit into {device} ({free >> 20} of {total >> 20} MiB free): free "
+            "memory there, take a smaller dtype or model, or device='cpu'"
+        ) from error
     return LoadedModel(model, load_tokenizer(config.model), load_generation_defaults(config.model), device)
 
 

@@ -120,6 +120,7 @@ def test_a_closed_engine_gives_its_memory_back() -> None:
     ("options", "word"),
     [
         ({"attention": "flash", "block_size": 16}, "block_size"),
+        ({"num_blocks": 1 << 26}, "num_blocks"),
         ({"gpu_memory_utilization": 0.001, "max_model_len": 4096}, "gpu_memory_utilization"),
     ],
 )
