@@ -66,6 +66,12 @@ class PackedLinear:
             return product
         return F.linear(x, self._weight, self.bias)
 
+    def into(self, x: Tensor, out: Tensor) -> Tensor:
+        """[N, in] -> `out` [N, out], written in place."""
+        if self._packed is not None or self.bias is not None or has_few_rows(x):
+            return out.copy_(self(x))
+        return torch.mm(x, self._weight.t(), out=out)
+
 
 def pack_linear(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
     """Prepare a weight for repeated use.
