@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..kernels.fused_linear import linear_add, norm_gated_linear, norm_linear
-from ..kernels.linear import has_few_rows, linear, pack_linear
+from ..kernels.linear import PackedLinear, has_few_rows, linear, pack_linear
 from ..kernels.norm import add_rms_norm, rms_norm
 from ..kernels.rotary import rotary_tables
 from .batch import ForwardBatch
@@ -141,8 +141,13 @@ class Transformer(nn.Module):
             return rms_norm(x, self.norm.weight, self.config.rms_norm_eps)
         return add_rms_norm(x, residual, self.norm.weight, self.config.rms_norm_eps)[0]
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[N, H] hidden states of the positions that sample -> [N, vocab_size] in the model's dtype."""
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """[N, H] hidden states of the positions that sample -> [N, vocab_size] in the model's dtype.
+
+        `out`, where given, is written and returned: a captured step then has no logits of its own to keep.
+        """
+        if out is not None and isinstance(self._head, PackedLinear):
+            return self._head.into(hidden, out)
         return self._head(hidden)
 
     def _plain_head(self, hidden: Tensor) -> Tensor:

@@ -32,8 +32,8 @@ class DecodeModel(Protocol):
     def forward(self, input_ids: Tensor, positions: Tensor, batch: ForwardBatch) -> Tensor:
         """[T] ids and positions -> [T, hidden]; writes the step's keys and values to the pages."""
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[N, hidden] -> [N, vocab]."""
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """[N, hidden] -> [N, vocab], into `out` where the model can."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ class DecodeSteps:
         kv_caches: pages of each layer; a graph keeps their addresses.
         rows: the running batch on the device.
         block_size: tokens in a page.
+        vocab_size: width of the logits.
         num_tokens: ids at or above it are never sampled.
         sizes: from `graph_sizes`.
         metadata: describes a batch to attention: (block_tables, rows, context_lens) -> metadata. Called while a graph
@@ -117,6 +118,7 @@ class DecodeSteps:
         kv_caches: KVCaches,
         rows: DeviceRows,
         block_size: int,
+        vocab_size: int,
         num_tokens: int,
         sizes: Sequence[int],
         metadata: Callable[[Tensor, Tensor, Tensor], AttentionMetadata],
@@ -131,6 +133,8 @@ class DecodeSteps:
         self._device = rows.last_tokens.device
         self._control = torch.zeros((2, self.sizes[-1]), dtype=torch.int32, device=self._device)
         self._inputs = DecodeInputs.empty(self._control)
+        # One buffer for all sizes: a captured step with logits of its own would keep them for good.
+        self._logits = torch.empty((self.sizes[-1], vocab_size), dtype=kv_caches[0][0].dtype, device=self._device)
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
 
     @property
@@ -184,7 +188,7 @@ class DecodeSteps:
         fill_decode_inputs(own, rows.last_tokens, rows.block_tables, rows.temperature, rows.seeds, self._block_size)
         attention = self._metadata(rows.block_tables, own.rows, own.context_lens)
         hidden = self._model.forward(own.input_ids, own.positions, ForwardBatch(self._kv_caches, own.slots, attention))
-        logits = self._model.logits(hidden)[:, : self._num_tokens]
+        logits = self._model.logits(hidden, self._logits[:size])[:, : self._num_tokens]
         unused = own.temperature  # by the flags
         params = SamplingTensors(
             own.temperature, unused, unused, unused, own.seeds, own.sample_positions,

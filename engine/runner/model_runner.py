@@ -38,8 +38,8 @@ class CausalModel(Protocol):
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[T] ids and positions -> [T, hidden]; writes the step's keys and values to the pages."""
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[N, hidden] -> [N, vocab]."""
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """[N, hidden] -> [N, vocab], into `out` where the model can."""
 
 
 @dataclass(slots=True)
@@ -120,8 +120,9 @@ class ModelRunner:
         if device.type == "cuda" and self.attention != "torch" and not config.enforce_eager:
             sizes = graph_sizes(config.max_num_seqs)
             self._decodes = DecodeSteps(
-                model, self.kv_caches, self._rows, config.block_size, num_tokens, sizes, self._decode_metadata
-            )
+                model, self.kv_caches, self._rows, config.block_size, self.vocab_size, num_tokens, sizes,
+                self._decode_metadata,
+            )  # fmt: skip
             self.startup["capture_ns"] = self._decodes.capture()
             self.startup["num_graphs"] = self._decodes.num_graphs
         if device.type == "cuda":

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # Prompt lengths of steps that make every kernel compile that serving needs: few rows and many, rows of one token, of
 # a small and of a large tile, and counts that are and aren't multiples of 16, which Triton tells apart.
 EXERCISES = ((5,), (16,), (80,), (100,), (3, 90), (16, 80), (7, 1, 130), (100,) * 24, (16,) * 23)
+ASKED = (SamplingParams(temperature=0.0), SamplingParams(temperature=1.0), SamplingParams(top_k=8, top_p=0.9))
 CPU_USEFUL_LENGTH = 2048  # tokens of a sequence that a CPU pool is sized for when num_blocks is not given
 GRAPH_MARGIN = 256 << 20  # bytes of a GPU left to captured graphs' own structures and to fragmentation
 
@@ -90,12 +91,12 @@ def _worst_step_bytes(
     torch.cuda.empty_cache()
     startup["warmup_ns"] = time.monotonic_ns() - began
     startup["activation_bytes"] = peak
-    logits = sum_of_graph_logits(config.max_num_seqs, model.config, dtype)
+    logits = graph_logits_bytes(config.max_num_seqs, model.config, dtype)
     return peak + logits + GRAPH_MARGIN
 
 
-def sum_of_graph_logits(max_num_seqs: int, shape: ModelConfig, dtype: torch.dtype) -> int:
-    """Bytes of the logits that captured decode steps keep, one buffer for all sizes."""
+def graph_logits_bytes(max_num_seqs: int, shape: ModelConfig, dtype: torch.dtype) -> int:
+    """Bytes of the buffer that the logits of captured decode steps go to."""
     return max_num_seqs * shape.vocab_size * dtype.itemsize
 
 
@@ -138,12 +139,12 @@ def exercise(runner: ModelRunner, config: EngineConfig) -> int:
     """
     began = time.monotonic_ns()
     for lengths in EXERCISES:
-        for own in ({"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 8, "top_p": 0.9}):
+        for own in ASKED:
             sequences: list[Sequence] = []
             block = 0
             for index, length in enumerate(lengths[: config.max_num_seqs]):
                 length = min(length, runner.max_model_len - 3)
-                params = SamplingParams(**own).resolve(_Neutral())
+                params = own.resolve(_Neutral())
                 seq = Sequence(-1 - index, "", [0] * length, params, 0, 0, _ignore, _never, runner.max_model_len)
                 held = -(-(length + 3) // config.block_size)
                 seq.block_table = [(block + i) % runner.num_blocks for i in range(held)]

@@ -25,7 +25,7 @@ def host(with_decode_steps: bool) -> Host:
     if with_decode_steps:
         runner = made.runner
         runner._decodes = DecodeSteps(
-            MODEL, runner.kv_caches, runner._rows, BLOCK, VOCAB, graph_sizes(MAX_SEQS), metadata
+            MODEL, runner.kv_caches, runner._rows, BLOCK, VOCAB, VOCAB, graph_sizes(MAX_SEQS), metadata
         )
     return made
 
