@@ -1,4 +1,4 @@
-"""Sampling on a GPU: one pass over the logits, then a reduction; one more kernel where a row asks for a filter.
+"""Sampling on a GPU: a pass over the logits for bounds, a race where they leave the winner open; filters if asked for.
 
 The host looks at nothing on the device, so that all of it can be part of a CUDA graph.
 """
@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .triton_launch import launch
-from .triton_philox import exponential_tile
+from .triton_philox import exponential_tile, word_tile
 from .triton_sampling_filters import filter_rows
 
 if TYPE_CHECKING:
@@ -22,25 +22,28 @@ if TYPE_CHECKING:
 
 # Below it a temperature acts like this one: logits that differ at all have other tokens' rates at 0 anyway.
 _COLDEST = tl.constexpr(1e-30)
+_LOG2_E = tl.constexpr(1.4426950408889634)
+# Bounds and arrivals that could matter differ by rounding errors of 1e-5 at most: costs there are below 26.
+_ROUNDED = tl.constexpr(0.9999)
 
 
 @triton.jit
-def _race_chunks(
+def _bound_chunks(
     logits,
     stride,
     temperatures,
     seeds,
     positions,
     chunk_best,
-    chunk_arrival,
-    chunk_token,
+    chunk_bound,
     vocab,
     RANDOM: tl.constexpr,
     GROUPS: tl.constexpr,
 ):
-    """Of each row's chunk of 4 * GROUPS tokens: the best logit, and who rings first, relative to that best logit.
+    """Of each row's chunk of 4 * GROUPS tokens: the best logit, and a time before which none of its clocks rings,
+    relative to that best logit. A NaN counts as +inf, so that the best logit tells of both.
 
-    A NaN counts as +inf, so that the best logit tells of both.
+    This pass is bound by its instructions, so it makes no exponential numbers: -log(1 - u) is at least u.
     """
     chunk = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
@@ -49,51 +52,77 @@ def _race_chunks(
     values = tl.load(logits + row * stride + tokens, mask=tokens < vocab, other=-infinity).to(tl.float32)
     values = tl.where(values < infinity, values, infinity)
     best = tl.max(values, axis=0)
-    arrivals = tl.where(values == best, 0.0, infinity)
+    place = row * tl.num_programs(0) + chunk
+    tl.store(chunk_best + place, best)
     if RANDOM:
         temperature = tl.load(temperatures + row)
         if temperature > 0:
-            noise = exponential_tile(chunk * GROUPS, tl.load(seeds + row), tl.load(positions + row), GROUPS)
-            costs = (best - values) * (1.0 / tl.maximum(temperature, _COLDEST))
-            arrivals = tl.where(values == -infinity, infinity, noise * tl.exp(costs))
-    arrival, winner = tl.min(arrivals, axis=0, return_indices=True)
-    place = row * tl.num_programs(0) + chunk
-    tl.store(chunk_best + place, best)
-    tl.store(chunk_arrival + place, arrival)
-    tl.store(chunk_token + place, chunk * (4 * GROUPS) + winner)
+            words = word_tile(chunk * GROUPS, tl.load(seeds + row), tl.load(positions + row), GROUPS)
+            rate = _LOG2_E / tl.maximum(temperature, _COLDEST)
+            shown = tl.where(best > -infinity, best, 0.0)
+            bounds = (words.to(tl.float32) + 0.5) * tl.exp2((shown - values) * rate)
+            tl.store(chunk_bound + place, tl.min(bounds, axis=0) * 2.3283064365386963e-10)
 
 
 @triton.jit
-def _join_chunks(
-    chunk_best,
-    chunk_arrival,
-    chunk_token,
+def _race_best_chunks(
+    logits,
+    stride,
     temperatures,
+    seeds,
+    positions,
+    chunk_best,
+    chunk_bound,
     row_best,
     sampled,
+    vocab,
     chunks,
     FALLBACK: tl.constexpr,
     RANDOM: tl.constexpr,
     WIDTH: tl.constexpr,
+    GROUPS: tl.constexpr,
 ):
-    """The winner among a row's chunks, with every arrival brought to the row's best logit."""
+    """Whose clock rings first in a row: races in chunks, by their bounds, until no other chunk's can be earlier.
+
+    Rarely more than one has to run. The result is that of a race among all tokens.
+    """
     row = tl.program_id(0).to(tl.int64)
     places = tl.arange(0, WIDTH)
     infinity = float("inf")
     bests = tl.load(chunk_best + row * chunks + places, mask=places < chunks, other=-infinity)
     best = tl.max(bests, axis=0)
-    arrivals = tl.where(bests == best, 0.0, infinity)
-    if RANDOM:
-        temperature = tl.load(temperatures + row)
-        if temperature > 0:
-            own = tl.load(chunk_arrival + row * chunks + places, mask=places < chunks, other=infinity)
-            costs = (best - bests) * (1.0 / tl.maximum(temperature, _COLDEST))
-            arrivals = tl.where(bests == -infinity, infinity, own * tl.exp(costs))
-    _, winner = tl.min(arrivals, axis=0, return_indices=True)
-    token = tl.load(chunk_token + row * chunks + tl.minimum(winner, chunks - 1)).to(tl.int64)
-    usable = (best > -infinity) & (best < infinity)
+    token = tl.full([], FALLBACK, tl.int32)
+    if (best > -infinity) & (best < infinity):
+        bounds = tl.where(bests == best, 0.0, infinity)
+        heat = tl.zeros([], tl.float32)
+        if RANDOM:
+            heat = tl.load(temperatures + row)
+            if heat > 0:
+                own = tl.load(chunk_bound + row * chunks + places, mask=places < chunks, other=infinity)
+                bounds = own * tl.exp2((best - bests) * (_LOG2_E / tl.maximum(heat, _COLDEST)))
+        arrival = tl.full([], infinity, tl.float32)
+        bound, chunk = tl.min(bounds, axis=0, return_indices=True)
+        racing = True
+        while racing:
+            tokens = chunk * (4 * GROUPS) + tl.arange(0, 4 * GROUPS)
+            values = tl.load(logits + row * stride + tokens, mask=tokens < vocab, other=-infinity).to(tl.float32)
+            arrivals = tl.where(values == best, 0.0, infinity)
+            if RANDOM:
+                if heat > 0:
+                    noise = exponential_tile(chunk * GROUPS, tl.load(seeds + row), tl.load(positions + row), GROUPS)
+                    arrivals = noise * tl.exp((best - values) * (1.0 / tl.maximum(heat, _COLDEST)))
+            first, winner = tl.min(arrivals, axis=0, return_indices=True)
+            winner += chunk * (4 * GROUPS)
+            if (first < arrival) | ((first == arrival) & (winner < token)):
+                arrival = first
+                token = winner
+            bounds = tl.where(places == chunk, infinity, bounds)
+            bound, chunk = tl.min(bounds, axis=0, return_indices=True)
+            racing = bound * _ROUNDED < arrival  # at equal logits without a draw, the first chunk's token stays
+        if arrival == infinity:
+            token = tl.full([], FALLBACK, tl.int32)
     tl.store(row_best + row, best)
-    tl.store(sampled + row, tl.where(usable, token, FALLBACK))
+    tl.store(sampled + row, token.to(tl.int64))
 
 
 def sample(
@@ -103,6 +132,7 @@ def sample(
     checked: bool = False,
     chunk: int | None = None,
     num_warps: int = 4,
+    race_warps: int = 4,
     filter_tile: int = 2048,
     filter_warps: int = 16,
 ) -> Tensor:
@@ -114,6 +144,7 @@ def sample(
         checked: give -1 (else 0) for rows with NaN, with +inf, or without any logit above -inf.
         chunk: tokens per program of the first pass, a power of two from 16 on.
         num_warps: of the first pass.
+        race_warps: of the second.
         filter_tile: tokens that the filters look at in one go, a power of two.
         filter_warps: of the filters.
 
@@ -130,34 +161,22 @@ def sample(
     chunk = chunk or (1024 if rows <= 8 else 2048)
     chunks = triton.cdiv(vocab, chunk)
     scores = torch.empty(2 * rows * chunks + rows, dtype=torch.float32, device=logits.device)
-    best, arrival, row_best = scores.split((rows * chunks, rows * chunks, rows))
-    token = torch.empty(rows * chunks, dtype=torch.int32, device=logits.device)
-    launch(_race_chunks, (chunks, rows),
-        logits,
-        logits.stride(0),
-        params.temperature,
-        params.seeds,
-        params.positions,
-        best,
-        arrival,
-        token,
-        vocab,
-        RANDOM=params.any_random,
-        GROUPS=chunk // 4,
-        num_warps=num_warps,
-    )
-    launch(_join_chunks, (rows,),
-        best,
-        arrival,
-        token,
-        params.temperature,
+    best, bound, row_best = scores.split((rows * chunks, rows * chunks, rows))
+    draw = (logits, logits.stride(0), params.temperature, params.seeds, params.positions, best, bound)
+    constants = {"RANDOM": params.any_random, "GROUPS": chunk // 4}
+    launch(_bound_chunks, (chunks, rows), *draw, vocab, **constants, num_warps=num_warps)
+    launch(
+        _race_best_chunks,
+        (rows,),
+        *draw,
         row_best,
         sampled,
+        vocab,
         chunks,
         FALLBACK=-1 if checked else 0,
-        RANDOM=params.any_random,
         WIDTH=triton.next_power_of_2(chunks),
-        num_warps=1,
+        **constants,
+        num_warps=race_warps,
     )
     if params.any_random and (params.any_top_k or params.any_top_p or params.any_min_p):
         filter_rows(logits, row_best, params, sampled, tile=filter_tile, num_warps=filter_warps)

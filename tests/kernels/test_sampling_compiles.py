@@ -21,11 +21,14 @@ def build(kernel, signature, constants, warps):
     assert built.metadata.shared <= 32 * 1024, (kernel, built.metadata.shared)
 
 rows = dict(temperatures="*fp32", seeds="*i64", positions="*i64")
-chunks = dict(chunk_best="*fp32", chunk_arrival="*fp32", chunk_token="*i32")
+chunks = dict(chunk_best="*fp32", chunk_bound="*fp32")
 for logits in ("*fp32", "*bf16", "*fp16"):
     matrix = dict(logits=logits, stride="i64")
     for random in (False, True):
-        build(plain._race_chunks, {**matrix, **rows, **chunks, "vocab": "i32"}, dict(RANDOM=random, GROUPS=512), 4)
+        passes = {**matrix, **rows, **chunks}
+        build(plain._bound_chunks, {**passes, "vocab": "i32"}, dict(RANDOM=random, GROUPS=512), 4)
+        passes |= dict(row_best="*fp32", sampled="*i64", vocab="i32", chunks="i32")
+        build(plain._race_best_chunks, passes, dict(FALLBACK=-1, RANDOM=random, WIDTH=128, GROUPS=512), 4)
     columns = dict(row_best="*fp32", top_ks="*i64", top_ps="*fp32", min_ps="*fp32", sampled="*i64")
     build(filters._filter_rows, {**matrix, **rows, **columns}, dict(VOCAB=151_937, TILE=2048), 16)
     counts = dict(slots="*i64", prompt_mask="*i1", mask_stride="i64", output_counts="*i32", counts_stride="i64")
@@ -37,9 +40,6 @@ pairs = dict(logits="*fp32", stride="i64", rows="*i64", token_ids="*i64", values
 build(penalties._add_at, pairs, dict(BLOCK=128), 1)
 pairs = dict(output_counts="*i32", stride="i64", slots="*i64", token_ids="*i64", size="i32")
 build(penalties._count, pairs, dict(BLOCK=128), 1)
-for random in (False, True):
-    signature = {**chunks, "temperatures": "*fp32", "row_best": "*fp32", "sampled": "*i64", "chunks": "i32"}
-    build(plain._join_chunks, signature, dict(FALLBACK=-1, RANDOM=random, WIDTH=128), 1)
 """
 
 

@@ -116,6 +116,14 @@ def test_the_token_does_not_depend_on_the_chunks(chunk: int) -> None:
     assert torch.equal(sample(logits, params, chunk=chunk), torch_sample(logits, params))
 
 
+def test_the_earliest_clock_need_not_be_in_the_chunk_of_the_lowest_bound() -> None:
+    """Few tokens, each in a chunk of its own, whose clocks ring late: bounds are far below the arrivals."""
+    logits = torch.full((60, 160), -60.0)
+    logits[:, ::40] = torch.tensor([0.0, 0.3, -0.2, 0.1])
+    params = make_params(60, temperature=1.0, seed=3)
+    assert torch.equal(sample(logits, params, chunk=16), torch_sample(logits, params))
+
+
 @pytest.mark.parametrize("temperature", [1e-4, 1e-10, 1e-38, 1e-45])
 def test_tiny_temperatures_equal_argmax(temperature: float) -> None:
     logits = torch.stack([torch.randperm(500) for _ in range(8)]).float() * 0.1
