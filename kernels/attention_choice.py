@@ -28,8 +28,8 @@ def choose_attention(
 ) -> Backend:
     """Give the backend to run.
 
-    "auto" takes flash-attn on a GPU where the package is there and page size, dtype and head size fit it, else
-    Triton; torch elsewhere.
+    "auto" takes the Triton kernels on a GPU, which measure faster there than flash-attn 2 (docs/performance.md), and
+    flash-attn where they can't run; torch elsewhere.
 
     Args:
         requested: "auto", "torch", "triton" or "flash".
@@ -43,9 +43,9 @@ def choose_attention(
     """
     if requested not in ("auto", *_MISFITS):
         raise InvalidConfig(f"attention={requested!r}: must be one of auto, {', '.join(_MISFITS)}")
-    if requested == "auto":
-        if device.type != "cuda":
-            return "torch"
+    if requested == "auto" and device.type != "cuda":
+        return "torch"
+    if requested == "auto" and _MISFITS["triton"](device, dtype, block_size, head_dim) is not None:
         if _MISFITS["flash"](device, dtype, block_size, head_dim) is None:
             return "flash"
     name: Backend = "triton" if requested == "auto" else requested  # type: ignore[assignment]  # checked above

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What is measured on a GPU machine, one step after the other, each under its own limit; logs go to $OUT.
 # Usage, from the repository's root, where nanolens can be imported: benchmarks/gpu/session.sh STEP...
-# Steps: smoke, reference, eager, no_overlap, flash, pair, single, prefill, kernels, profile, prefill_profile, steps, engine_tests, kernel_tests,
-# memcheck, sampling_sweep, decode_sweep, few_rows_sweep, prefill_sweep.
+# Steps: smoke, reference, eager, no_overlap, flash, pair, single, prefill, kernels, profile, prefill_profile, steps,
+# engine_tests, kernel_tests, memcheck, sampling_sweep, decode_sweep, few_rows_sweep, prefill_sweep.
 set -u
 : "${OUT:=/tmp}"
 bench() { python3 -P -m nanolens.benchmarks.cli "$@"; }
@@ -24,8 +24,9 @@ step() {
     memcheck) # every 25th test of the kernels, each allocation on its own so that no access hides in a neighbour's memory
       python3 -P -m pytest -q --collect-only -p no:cacheprovider tests/gpu --ignore tests/gpu/test_engine_gpu.py |
         grep :: | awk 'NR % 25 == 1' >/tmp/ids
+      mapfile -t ids </tmp/ids
       PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 1 \
-        python3 -P -m pytest -q -p no:cacheprovider $(cat /tmp/ids) ;;
+        python3 -P -m pytest -q -p no:cacheprovider "${ids[@]}" ;;
     profile) python3 -P -m nanolens.benchmarks.step_profile && python3 -P -m nanolens.benchmarks.step_profile --batch 1 --context 768 ;;
     prefill_profile) python3 -P -m nanolens.benchmarks.step_profile --prefill --batch 16 --context 512 ;;
     steps) rm -rf /tmp/j; bench offline --journal /tmp/j >/dev/null; python3 -P -m nanolens.benchmarks.step_times /tmp/j >/tmp/steps.txt; sed -n 5,30p /tmp/steps.txt; tail -n 1 /tmp/steps.txt ;;

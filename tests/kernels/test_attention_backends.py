@@ -118,9 +118,18 @@ class TestChoice:
     def test_auto_on_a_cpu_is_torch(self) -> None:
         assert choose_attention("auto", CPU, torch.float32, 16, 64) == "torch"
 
-    def test_auto_takes_flash_where_all_fits(self, flash: ModuleType) -> None:
+    def test_auto_takes_triton_where_both_fit(self, flash: ModuleType, triton_installed: None) -> None:
+        assert choose_attention("auto", CUDA, torch.bfloat16, 256, 128) == "triton"
+
+    def test_auto_takes_flash_where_triton_is_missing(
+        self, flash: ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(attention_choice, "find_spec", lambda name: None)
         assert choose_attention("auto", CUDA, torch.bfloat16, 256, 128) == "flash"
         assert choose_attention("auto", CUDA, torch.float16, 512, 80) == "flash"
+
+    def test_flash_runs_where_it_is_asked_for(self, flash: ModuleType) -> None:
+        assert choose_attention("flash", CUDA, torch.bfloat16, 256, 128) == "flash"
 
     @pytest.mark.parametrize(
         "dtype, block_size, head_dim",
@@ -180,12 +189,11 @@ class TestChoice:
         with pytest.raises(InvalidConfig, match=r"triton is not installed.*pip install.*attention='torch'"):
             choose_attention(requested, CUDA, torch.bfloat16, 16, 128)
 
-    def test_an_old_gpu_is_not_given_to_flash(
-        self, flash: ModuleType, triton_installed: None, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_old_gpu_is_not_given_to_flash(self, flash: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (7, 5))
-        assert choose_attention("auto", CUDA, torch.float16, 256, 128) == "triton"
+        with pytest.raises(InvalidConfig, match=r"compute capability 8.0"):
+            choose_attention("flash", CUDA, torch.float16, 256, 128)
 
 
 class TestMetadata:
