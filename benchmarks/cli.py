@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import NanolensError
-from . import offline
+from . import kernels, offline
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,19 +21,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="nano-bench", description="Benchmarks of the engine.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    command = commands.add_parser(
-        "offline",
-        help="a batch of requests that all arrive at once",
-        description=offline.DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    offline.add_flags(command)
+    for module, name, summary in (
+        (offline, "offline", "a batch of requests that all arrive at once"),
+        (kernels, "kernels", "each kernel's time beside its limit, torch and flash-attn"),
+    ):
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=module.DESCRIPTION,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        module.add_flags(command)
+        command.set_defaults(run=module.run, parser=command)
     arguments = parser.parse_args(argv)
     try:
-        return offline.run(arguments)
+        status: int = arguments.run(arguments)
+        return status
     except NanolensError as error:
-        command.exit(2, f"{command.prog}: error: {error}\n")
+        print(f"{arguments.parser.prog}: error: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
     except KeyboardInterrupt:
         return 130
 

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..kernels.triton_decode_attention import decode_attention
+from .timing import call_microseconds
 
 _DEVICE = "cuda"
 _ROTATED_BYTES = 256 << 20  # input sets together: several times the L2 cache
@@ -141,22 +142,7 @@ def reference(inputs: Inputs, row: int) -> Tensor:
 
 def graph_microseconds(call: Callable[[int], Tensor], num_sets: int, replays: int = 7) -> float:
     """Median time of one call in a replayed CUDA graph that goes through all input sets."""
-    rounds = max(1, 12 // num_sets)
-    call(0)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(rounds):
-            for which in range(num_sets):
-                call(which)
-    times: list[float] = []
-    for _ in range(replays):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e3 / (rounds * num_sets))
-    return float(statistics.median(times[2:]))
+    return call_microseconds([partial(call, which) for which in range(num_sets)], torch.device(_DEVICE), replays)
 
 
 def split_numbers(shape: Shape) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..kernels import triton_linear
+from .timing import call_microseconds
 
 # Qwen3-0.6B's products: form, in, rows of the weight.
 PRODUCTS = [
@@ -40,21 +41,7 @@ def product(form: str, x: Tensor, residual: Tensor, norm: Tensor, weight: Tensor
 
 def time_graph(calls: list[Callable[[], Tensor]]) -> float:
     """Microseconds of one of `calls`, all of them in one graph, the median of replays."""
-    calls[0]()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    times: list[float] = []
-    for _ in range(_REPLAYS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e3 / len(calls))
-    return sorted(times)[_REPLAYS // 2]
+    return call_microseconds(calls, torch.device("cuda"), _REPLAYS)
 
 
 def sweep(form: str, size: int, rows: int, tokens: int) -> None:
