@@ -3,6 +3,7 @@
 Knows pages, tables and lengths; doesn't know layers, graphs, or which rows of a batch are decoding.
 """
 
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 from __future__ import annotations
 
 from functools import lru_cache

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from nanolens.engine.runner.load import LoadedModel
 
 # Read by torch and BLAS when they load, here and in child processes. Set in the environment, so that tests of parts
-# that need no torch don't load it.
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+# that need no torch don't load it. One thread: at these sizes a second gains little, and where the machine is busy the
+# two wait for each other by spinning, which has made tests fifteen times slower.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 REPO = Path(__file__).resolve().parents[1]

@@ -34,3 +34,16 @@ def test_the_operations_on_a_cpu_load_no_triton(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_whole_engine_on_a_cpu_loads_no_triton(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from nanolens import LLM, SamplingParams\n"
+        "with LLM('dummy:llama-tiny', device='cpu', num_blocks=64) as llm:\n"
+        "    params = SamplingParams(max_tokens=4, top_k=9, presence_penalty=0.5, ignore_eos=True)\n"
+        "    assert len(llm.generate([[1, 2, 3]], params)[0].outputs[0].token_ids) == 4\n"
+        "sys.exit('triton was loaded' if 'triton' in sys.modules else 0)"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
