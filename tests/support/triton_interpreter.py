@@ -30,6 +30,7 @@ def load_interpreter() -> ModuleType:
 
     _allow_numpy_scalars(interpreter)
     _multiply_bfloat16(interpreter)
+    _keep_masks_boolean(interpreter)
     return triton
 
 
@@ -66,3 +67,23 @@ def _multiply_bfloat16(interpreter: ModuleType) -> None:
 
     create_dot.takes_bfloat16 = True
     builder.create_dot = create_dot
+
+
+def _keep_masks_boolean(interpreter: ModuleType) -> None:
+    """Let a scalar condition be part of a mask: spread over a block it gets the type of what was compared.
+
+    Triton 3.9 refuses masks of other types than bool; its predecessors took the integers for truth values.
+    """
+    builder = interpreter.InterpreterBuilder
+    original = builder.create_splat
+    if getattr(original, "keeps_masks_boolean", False):
+        return
+
+    def create_splat(self: object, shape: Any, value: Any) -> Any:
+        spread = original(self, shape, value)
+        if value.data.dtype == np.bool_:
+            spread.data = spread.data.astype(np.bool_)
+        return spread
+
+    create_splat.keeps_masks_boolean = True
+    builder.create_splat = create_splat
