@@ -116,10 +116,10 @@ def plan_from(arguments: argparse.Namespace) -> Offline:
     if arguments.vs:
         options.setdefault("prefix_cache", False)  # a repeated prompt would cost one side nothing
     recording = arguments.recording
-    if recording == "off":
-        options["recording"] = False
+    options["recording"] = recording != "off"  # the flag's "on", "off" and "pair" are not the setting's values
     compared = bool(arguments.vs) or recording == "pair"
-    model = arguments.model or (REFERENCE_MODEL if on_gpu and not arguments.vs else CPU_MODEL)
+    fitting = REFERENCE_MODEL if on_gpu and not arguments.vs else CPU_MODEL
+    model = fitting if arguments.model is None else arguments.model
     temperature = arguments.temperature if arguments.temperature is not None else 0.0 if compared else 0.6
     if not 0.0 <= temperature <= 1e6:
         raise InvalidConfig(f"temperature={temperature}: must be at least 0")

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
+import numbers
+import os
+import re
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
 from ..errors import InvalidConfig
+
+MAX_TEXT = 4096  # characters of a model's name and of the journal's path
+_MAX = 2**31 - 1
+
+# Least and most of each whole number.
+_RANGES: dict[str, tuple[int, int]] = {
+    "block_size": (1, _MAX),
+    "num_blocks": (1, _MAX),
+    "max_num_seqs": (1, 1 << 20),
+    "max_num_batched_tokens": (1, _MAX),
+    "max_prefill_chunk": (1, _MAX),
+    "max_model_len": (1, _MAX),
+    "journal_cap": (1 << 16, 2**63 - 1),
+    "seed": (-(2**63), 2**63 - 1),
+}
+_DEVICE = re.compile(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,2}))?")
 
 
 @dataclass(frozen=True)
@@ -16,7 +37,7 @@ class EngineConfig:
     Attributes:
         model: a directory, a hub name, `smollm2`, or `dummy:NAME` (random weights of a known shape).
         dtype: "auto" takes the checkpoint's on a GPU and float32 on a CPU.
-        device: "auto" takes a GPU where there is one.
+        device: "cpu", "cuda" or "cuda:N"; "auto" takes a GPU where there is one.
         block_size: tokens in a KV block.
         num_blocks: KV blocks in the pool; None sizes it from free memory.
         max_num_seqs: sequences in RUNNING at once.
@@ -30,7 +51,7 @@ class EngineConfig:
         attention: attention backend; "auto" picks by device, dtype and block size.
         gpu_memory_utilization: share of the device's memory that the engine may take.
         recording: record events at all (off is for measuring what recording costs).
-        journal: directory of the journal; None keeps no file.
+        journal: directory of the journal, a text or a path object (kept as text); None keeps no file.
         journal_cap: bytes that a journal may take on disk; the oldest segments go first.
         journal_content: put token ids into the journal.
         audit: check every invariant of blocks and transitions after every step.
@@ -67,20 +88,29 @@ class EngineConfig:
         Raises:
             InvalidConfig: naming the setting, its value and what is allowed.
         """
-        at_least = {"block_size": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1, "journal_cap": 1 << 16}
-        optional = {"num_blocks": 1, "max_prefill_chunk": 1, "max_model_len": 1}
-        for name, least in (at_least | optional).items():
-            value = getattr(self, name)
-            if value is None and name in optional:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise InvalidConfig(f"{name}={value!r}: must be a whole number of at least {least}")
         for name, hint in get_type_hints(type(self)).items():
-            allowed = get_args(hint)
-            if allowed and all(isinstance(choice, str) for choice in allowed) and getattr(self, name) not in allowed:
-                raise InvalidConfig(f"{name}={getattr(self, name)!r}: must be one of {', '.join(allowed)}")
-        if not 0.0 < self.gpu_memory_utilization <= 1.0:
-            raise InvalidConfig(f"gpu_memory_utilization={self.gpu_memory_utilization}: must be above 0 and at most 1")
+            value, choices = getattr(self, name), get_args(hint)
+            if value is None and type(None) in choices:
+                continue
+            if name in _RANGES:
+                self._set(name, _whole(name, value))
+            elif bool in (hint, *choices):
+                if not isinstance(value, bool):
+                    allowed = "True, False or None" if choices else "True or False"
+                    raise InvalidConfig(f"{name}={_shown(value)}: must be {allowed}")
+            elif choices and all(isinstance(choice, str) for choice in choices):
+                if not isinstance(value, str) or value not in choices:
+                    raise InvalidConfig(f"{name}={_shown(value)}: must be one of {', '.join(choices)}")
+                self._set(name, str.__str__(value))
+        self._set("gpu_memory_utilization", _share("gpu_memory_utilization", self.gpu_memory_utilization))
+        self._set("model", _text("model", self.model, "a directory, a hub name, smollm2 or dummy:NAME"))
+        self._set("device", check_device(self.device))
+        if self.journal is not None:
+            self._set("journal", _text("journal", _as_path(self.journal), "a directory's path, or None for no journal"))
+
+    def _set(self, name: str, value: str | int | float) -> None:
+        """Put a checked value in the plain type that the journal can hold."""
+        object.__setattr__(self, name, value)
 
     @classmethod
     def from_options(cls, model: str, options: dict[str, Any]) -> EngineConfig:
@@ -103,3 +133,55 @@ class EngineConfig:
     def as_record(self) -> dict[str, str | int | float | bool | None]:
         """The settings as the journal's first event holds them."""
         return dataclasses.asdict(self)
+
+
+def check_device(name: object) -> str:
+    """A device's name, if it is one that the engine runs on.
+
+    Raises:
+        InvalidConfig: it is not.
+    """
+    if not isinstance(name, str) or _DEVICE.fullmatch(name) is None:
+        raise InvalidConfig(f"device={_shown(name)}: must be auto, cpu, cuda, or cuda:N with the number of a GPU")
+    return str.__str__(name)
+
+
+def _whole(name: str, value: object) -> int:
+    least, most = _RANGES[name]
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidConfig(f"{name}={_shown(value)}: must be a whole number of at least {least} and at most {most}")
+    return int.__int__(value)
+
+
+def _share(name: str, value: object) -> float:
+    """A real number above 0 and at most 1, whichever type it comes in."""
+    number = math.nan
+    if not isinstance(value, bool) and isinstance(value, numbers.Real):
+        with contextlib.suppress(OverflowError):
+            number = float(value)
+    if not 0.0 < number <= 1.0:
+        raise InvalidConfig(f"{name}={_shown(value)}: must be above 0 and at most 1")
+    return number
+
+
+def _as_path(value: object) -> object:
+    """A path object's text; anything else as it is."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _text(name: str, value: object, meaning: str) -> str:
+    """A text that can name a file and be written to a journal."""
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_TEXT:
+        raise InvalidConfig(f"{name}={_shown(value)}: must be a text of 1 to {MAX_TEXT} characters: {meaning}")
+    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+        raise InvalidConfig(f"{name}={_shown(value)}: must hold no NUL and only characters that UTF-8 can encode")
+    return str.__str__(value)
+
+
+def _shown(value: object) -> str:
+    """A value for a message, cut to a line's length; an int of thousands of digits has no text in Python."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -119,6 +119,11 @@ def _check(arguments: argparse.Namespace) -> int:
     except AuditError as error:
         print(f"run {reader.run}: {error}")
         return EXIT_VIOLATION
+    if audit.state.started is None:
+        held = (
+            f"{plural(frames, 'frame')} without engine.started and without a keyframe" if frames else "no whole frame"
+        )
+        raise JournalError(f"{arguments.journal}: run {reader.run}: nothing to check: it holds {held}")
     notes = []
     if not reader.complete:
         notes.append("its beginning is no longer on disk")

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import ModelLoadError
 from .registry import Architecture, find_architecture
-from .rope_config import RopeConfig, read_rope
+from .rope_config import MAX_WHOLE, RopeConfig, read_rope, shown
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -97,10 +97,12 @@ class ModelConfig:
         kv_heads = heads if raw.get("num_key_value_heads") is None else _size(raw, "num_key_value_heads")
         if heads % kv_heads:
             raise ModelLoadError(f"num_attention_heads={heads} is not a multiple of num_key_value_heads={kv_heads}")
-        rope, max_positions = read_rope(raw, _size(raw, "max_position_embeddings"), family.default_rope_theta)
+        layers, positions = _size(raw, "num_hidden_layers"), _size(raw, "max_position_embeddings")
+        _refuse_sliding_window(raw, layers, positions)
+        rope, max_positions = read_rope(raw, positions, family.default_rope_theta)
         return cls(
             architecture=family.name,
-            num_layers=_size(raw, "num_hidden_layers"),
+            num_layers=layers,
             hidden_size=hidden,
             intermediate_size=_size(raw, "intermediate_size"),
             num_heads=heads,
@@ -108,8 +110,8 @@ class ModelConfig:
             head_dim=_head_dim(raw, family, hidden, heads),
             vocab_size=_size(raw, "vocab_size"),
             max_position_embeddings=max_positions,
-            rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-            tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
+            rms_norm_eps=_epsilon(raw),
+            tie_word_embeddings=_switch(raw, "tie_word_embeddings"),
             rope=rope,
             attention_bias=_flag(raw, family.qkv_bias),
             output_bias=_flag(raw, family.output_bias),
@@ -128,8 +130,8 @@ def read_token_ids(value: Any, where: str) -> tuple[int, ...]:
     """
     ids = [] if value is None else value if isinstance(value, list) else [value]
     for each in ids:
-        if not isinstance(each, int) or isinstance(each, bool) or each < 0:
-            raise ModelLoadError(f"{where}={value!r}: must be a token id, a list of token ids, or null")
+        if not isinstance(each, int) or isinstance(each, bool) or not 0 <= each <= MAX_WHOLE:
+            raise ModelLoadError(f"{where}={shown(value)}: must be a token id, a list of token ids, or null")
     return tuple(dict.fromkeys(ids))
 
 
@@ -137,13 +139,34 @@ def _size(raw: dict[str, Any], key: str) -> int:
     value = raw.get(key)
     if value is None:
         raise ModelLoadError(f"config.json has no {key}; it is needed")
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ModelLoadError(f"config.json: {key}={value!r}: must be a whole number of at least 1")
+    return _whole(value, key, 1)
+
+
+def _whole(value: Any, key: str, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_WHOLE:
+        raise ModelLoadError(
+            f"config.json: {key}={shown(value)}: must be a whole number of at least {least} and at most {MAX_WHOLE}"
+        )
     return value
 
 
+def _switch(raw: dict[str, Any], key: str) -> bool:
+    """A true or false; absent and null are false."""
+    value = raw.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise ModelLoadError(f"config.json: {key}={shown(value)}: must be true, false or null")
+    return bool(value)
+
+
 def _flag(raw: dict[str, Any], rule: bool | str) -> bool:
-    return rule if isinstance(rule, bool) else bool(raw.get(rule, False))
+    return rule if isinstance(rule, bool) else _switch(raw, rule)
+
+
+def _epsilon(raw: dict[str, Any]) -> float:
+    value = raw.get("rms_norm_eps", 1e-6)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise ModelLoadError(f"config.json: rms_norm_eps={shown(value)}: must be a number from 0 to 1")
+    return float(value)
 
 
 def _head_dim(raw: dict[str, Any], family: Architecture, hidden: int, heads: int) -> int:
@@ -161,11 +184,11 @@ def _head_dim(raw: dict[str, Any], family: Architecture, hidden: int, heads: int
 
 
 def _dtype(raw: dict[str, Any]) -> str | None:
-    value = raw.get("dtype") or raw.get("torch_dtype")
+    value = raw.get("torch_dtype") if raw.get("dtype") is None else raw["dtype"]
     if value in (None, "auto"):
         return None
     if value not in DTYPES:
-        raise ModelLoadError(f"config.json: dtype={value!r} is not supported; supported are {', '.join(DTYPES)}")
+        raise ModelLoadError(f"config.json: dtype={shown(value)} is not supported; supported are {', '.join(DTYPES)}")
     return str(value)
 
 
@@ -173,28 +196,24 @@ def _refuse_unsupported(raw: dict[str, Any]) -> None:
     for key, neutral in _NEUTRAL.items():
         if raw.get(key) not in neutral:
             allowed = " or ".join(repr(value) for value in neutral if value is not None) or "null"
-            raise ModelLoadError(f"config.json: {key}={_short(raw[key])} is not supported; only {allowed} is")
-    _refuse_sliding_window(raw)
+            raise ModelLoadError(f"config.json: {key}={shown(raw[key])} is not supported; only {allowed} is")
 
 
-def _refuse_sliding_window(raw: dict[str, Any]) -> None:
+def _refuse_sliding_window(raw: dict[str, Any], layers: int, positions: int) -> None:
     """A window matters only where a layer uses it and it is narrower than the context."""
     kinds = raw.get("layer_types")
-    other = sorted({str(kind) for kind in kinds or []} - {"full_attention"})
-    window = raw.get("sliding_window")
-    narrow = window is not None and window < raw.get("max_position_embeddings", window + 1)
+    if kinds is not None and not (isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds)):
+        raise ModelLoadError(f"config.json: layer_types={shown(kinds)}: must be a list of names, or null")
+    other = sorted(set(kinds or []) - {"full_attention"})
+    window = None if raw.get("sliding_window") is None else _whole(raw["sliding_window"], "sliding_window", 0)
+    first = 0 if raw.get("max_window_layers") is None else _whole(raw["max_window_layers"], "max_window_layers", 0)
+    narrow = window is not None and window < positions
     if other and (narrow or other != ["sliding_attention"]):
         raise ModelLoadError(
-            f"config.json: layer_types holds {', '.join(other)} (sliding_window={window!r}), which is not supported; "
-            "every layer must be full_attention"
+            f"config.json: layer_types holds {shown(', '.join(other))} (sliding_window={window!r}), which is not "
+            "supported; every layer must be full_attention"
         )
-    first = raw.get("max_window_layers") or 0
-    if kinds is None and raw.get("use_sliding_window") and narrow and first < raw.get("num_hidden_layers", 0):
+    if _switch(raw, "use_sliding_window") and kinds is None and narrow and first < layers:
         raise ModelLoadError(
             f"config.json: use_sliding_window=True with sliding_window={window} from layer {first} on is not supported"
         )
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 120 else text[:117] + "..."

@@ -82,7 +82,9 @@ def find_architecture(raw: dict[str, Any]) -> Architecture:
         ModelLoadError: it names none, or one that is not supported; the message lists those that are.
     """
     supported = ", ".join(ARCHITECTURES)
-    names = raw.get("architectures") or []
+    names = raw.get("architectures")
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise ModelLoadError(f"config.json: architectures={names!r:.120}: must be a list of names, or null")
     if names:
         for name in names:
             if name in ARCHITECTURES:

@@ -7,6 +7,7 @@ Both places are read. The same key with two values is an error: neither place wi
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from ..errors import ModelLoadError
 
 logger = logging.getLogger(__name__)
 
+MAX_WHOLE = 2**31 - 1  # more than any size, position or token id that a tensor here could have
+MAX_NUMBER = 1e30  # frequencies are float32
 ROPE_KINDS = ("default", "linear", "llama3", "yarn")
 
 _KEYS: dict[str, frozenset[str]] = {
@@ -75,12 +78,15 @@ def read_rope(raw: dict[str, Any], max_positions: int, default_theta: float | No
     given = _merge_places(raw)
     kind = given.pop("rope_type", "default")
     if kind not in ROPE_KINDS:
-        raise ModelLoadError(f"config.json: rope_type={kind!r} is not supported; supported are {', '.join(ROPE_KINDS)}")
+        raise ModelLoadError(
+            f"config.json: rope_type={shown(kind)} is not supported; supported are {', '.join(ROPE_KINDS)}"
+        )
     theta = given.pop("rope_theta", None)
     if theta is None:
         theta = _default_theta(default_theta)
-    if given.pop("partial_rotary_factor", 1.0) != 1.0:
-        raise ModelLoadError("config.json: partial_rotary_factor below 1 is not supported")
+    turned = given.pop("partial_rotary_factor", 1.0)
+    if turned != 1.0:
+        raise ModelLoadError(f"config.json: partial_rotary_factor={shown(turned)} is not supported; only 1.0 is")
     unread = sorted(set(given) - _KEYS[kind])
     if any(isinstance(given[key], dict | list) for key in unread):
         raise ModelLoadError(f"config.json: RoPE parameters {', '.join(unread)} are not supported")
@@ -98,7 +104,7 @@ def _merge_places(raw: dict[str, Any]) -> dict[str, Any]:
     for place in ("rope_parameters", "rope_scaling"):
         value = raw.get(place)
         if value is not None and not isinstance(value, dict):
-            raise ModelLoadError(f"config.json: {place}={value!r}: must be an object or null")
+            raise ModelLoadError(f"config.json: {place}={shown(value)}: must be an object or null")
         places.append((f"{place}.", dict(value or {})))
     places.append(("", {"rope_theta": raw.get("rope_theta")}))
     merged: dict[str, Any] = {}
@@ -112,7 +118,8 @@ def _merge_places(raw: dict[str, Any]) -> dict[str, Any]:
                 continue
             if key in merged and merged[key] != value:
                 raise ModelLoadError(
-                    f"config.json contradicts itself: {origin[key]}={merged[key]!r} but {prefix}{key}={value!r}; "
+                    f"config.json contradicts itself: {origin[key]}={shown(merged[key])} but {prefix}{key}="
+                    f"{shown(value)}; "
                     "remove the wrong one"
                 )
             merged.setdefault(key, value)
@@ -134,36 +141,64 @@ def _scaled(
     original = 0
     if kind in ("llama3", "yarn"):
         nested = scaling.pop("original_max_position_embeddings", None)
-        stated = raw.get("original_max_position_embeddings") or nested or max_positions
-        original = int(_positive(stated, "original_max_position_embeddings"))
+        top = raw.get("original_max_position_embeddings")
+        stated = top if top is not None else nested if nested is not None else max_positions
+        original = _tokens(
+            _positive(stated, "original_max_position_embeddings"), f"original_max_position_embeddings={shown(stated)}"
+        )
     if kind == "yarn":
         scaling.setdefault("factor", max_positions / original)
     for key in sorted({"factor", "low_freq_factor", "high_freq_factor"} & _KEYS[kind] - set(scaling)):
         raise ModelLoadError(f"config.json: rope_type={kind!r} needs {key}, which is missing")
-    truncate = bool(scaling.pop("truncate", True))
+    truncate = scaling.pop("truncate", True)
+    if not isinstance(truncate, bool):
+        raise ModelLoadError(f"config.json: truncate={shown(truncate)}: must be true or false")
     # transformers reads a beta of 0 as its default, and an mscale of 0 as absent
     numbers = {key: _number(value, key) for key, value in scaling.items()}
     numbers = {key: value for key, value in numbers.items() if value or not key.startswith("beta")}
-    _positive(numbers["factor"], "factor")
+    for key in ("factor", "attention_factor", "beta_fast", "beta_slow"):
+        _positive(numbers.get(key, 1.0), key)
+    for key in ("mscale", "mscale_all_dim"):
+        if numbers.get(key, 0.0) < 0:
+            raise ModelLoadError(f"config.json: {key}={numbers[key]}: must be at least 0")
+    if kind == "yarn" and theta <= 1:
+        raise ModelLoadError(f"config.json: rope_theta={theta}: must be above 1 for rope_type='yarn'")
     rope = RopeConfig(kind, theta, original_max_position_embeddings=original, truncate=truncate, **numbers)
     if kind == "llama3" and not 0 < rope.low_freq_factor < rope.high_freq_factor:
         raise ModelLoadError(
             f"config.json: low_freq_factor={rope.low_freq_factor} must be above 0 and below "
             f"high_freq_factor={rope.high_freq_factor}"
         )
-    if kind == "linear":
-        return rope, int(max_positions * rope.factor)
-    return rope, max(max_positions, int(original * rope.factor)) if kind == "yarn" else max_positions
+    if kind == "llama3":
+        return rope, max_positions
+    stretched = _tokens((max_positions if kind == "linear" else original) * rope.factor, f"factor={rope.factor}")
+    return rope, stretched if kind == "linear" else max(max_positions, stretched)
+
+
+def shown(value: Any) -> str:
+    """A value for a message, cut to a line's length."""
+    text = repr(value)
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+def _tokens(length: float, cause: str) -> int:
+    """A context's length, rounded down, if there can be such a context."""
+    if not 1 <= length <= MAX_WHOLE:
+        raise ModelLoadError(f"config.json: {cause}: a context of {length} tokens; must be 1 to {MAX_WHOLE}")
+    return int(length)
 
 
 def _number(value: Any, key: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ModelLoadError(f"config.json: {key}={value!r}: must be a number")
-    return float(value)
+    number = math.nan
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER:
+        number = float(value)
+    if not math.isfinite(number):
+        raise ModelLoadError(f"config.json: {key}={shown(value)}: must be a number of at most {MAX_NUMBER:g}")
+    return number
 
 
 def _positive(value: Any, key: str) -> float:
     number = _number(value, key)
     if not number > 0:
-        raise ModelLoadError(f"config.json: {key}={value!r}: must be above 0")
+        raise ModelLoadError(f"config.json: {key}={shown(value)}: must be above 0")
     return number

@@ -233,7 +233,7 @@ class CallbackFailed(Event, tag="callback.failed"):
 
 
 class JournalDropped(Event, tag="journal.dropped"):
-    """Frames that could not be written (disk full, directory gone) were lost before this one."""
+    """Frames that could not be written (disk full, directory gone), or events that can't be encoded, were lost here."""
 
     t: int
     events: int

@@ -23,6 +23,8 @@ FRAME_HEAD = struct.Struct("<II")
 _HEADER = struct.Struct("<8sHHI")
 _CRC = struct.Struct("<I")
 _NAME = re.compile(r"(?P<run>.+)-(?P<number>\d{6,})\.journal")
+# What msgspec raises for a value that has no msgpack form: a lone surrogate, an int beyond 64 bits, a foreign type.
+ENCODE_ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 _decoder = msgspec.msgpack.Decoder(list[AnyEvent])
 
 
@@ -94,13 +96,26 @@ class FrameEncoder:
         self._buffer = bytearray(1 << 16)
 
     def encode(self, events: list[AnyEvent]) -> bytearray:
-        """One whole frame; valid until the next call."""
+        """One whole frame; valid until the next call.
+
+        Raises:
+            ENCODE_ERRORS: an event holds a value that msgpack has no form for; the encoder can be used on.
+        """
         buffer = self._buffer
         self._encoder.encode_into(events, buffer, FRAME_HEAD.size)
         with memoryview(buffer) as view, view[FRAME_HEAD.size :] as payload:
             crc = crc32(payload)
         FRAME_HEAD.pack_into(buffer, 0, len(buffer) - FRAME_HEAD.size, crc)
         return buffer
+
+    def why_not(self, event: AnyEvent) -> str:
+        """Why an event can't be encoded, in ASCII; "" where it can. Ends the validity of the last frame."""
+        try:
+            self.encode([event])
+        except ENCODE_ERRORS as error:
+            text = f"{event.__struct_config__.tag}: {type(error).__name__}: {error}"
+            return text.encode("ascii", "backslashreplace").decode()
+        return ""
 
 
 def decode_payload(payload: bytes, where: str) -> list[AnyEvent]:

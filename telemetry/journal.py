@@ -1,18 +1,18 @@
 """The journal's writer: frames appended to rotating segments under a cap. Knows not what events mean.
 
-No failure of the disk reaches the engine: what can't be written is counted, reported, and made up for by a keyframe.
+No failure reaches the engine: what can't be written or encoded is counted, reported, and made up for by a keyframe.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .clock import Clock, monotonic_ns
 from .events import AnyEvent, EngineStopped, JournalDropped, Keyframe
-from .frames import FrameEncoder
+from .frames import ENCODE_ERRORS, FrameEncoder
 from .segments import SegmentFiles
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,9 @@ class JournalWriter:
     After a failure the segment is closed at its last whole frame; a fresh one is tried after a back-off of 1 s,
     doubling to 30 s, and begins with journal.dropped and a keyframe. Nothing is synced: the files survive the process,
     not the host.
+
+    An event that can't be encoded is left out alone: journal.dropped stands in its place, the rest of its batch and a
+    keyframe follow. A keyframe that can't be encoded is left out uncounted, since it holds no fact of its own.
 
     The cap holds for the whole directory, so that runs that follow each other don't fill the disk; the oldest segments
     go first. Give engines that run at the same time a directory each.
@@ -70,10 +73,12 @@ class JournalWriter:
         self._reported = (0, 0)  # events and frames that journal.dropped has told of
         self._unchecked = (0, 0)  # written since the open segment was last seen in its directory
         self._next_check = 0
+        self._why_bad = ""  # of the last event that could not be encoded
         self._failure: str | None = None  # why frames are being lost now; the error itself would keep its frames alive
         self._retry_at = 0
         self._backoff = FIRST_RETRY_NS
         self._warned = False
+        self._warned_of_bad = False
         self._closed = False
 
     @property
@@ -84,7 +89,7 @@ class JournalWriter:
     def append(self, events: list[AnyEvent]) -> None:
         """Write one frame of at least one event; start the next segment when this one is full.
 
-        No I/O error reaches the caller.
+        No error of the disk and no event that can't be encoded reaches the caller.
         """
         now = self._clock()
         stopped = events[-1] if isinstance(events[-1], EngineStopped) else None
@@ -95,20 +100,16 @@ class JournalWriter:
             self._append_failing(events, stopped, now)
             return
         try:
-            if now >= self._next_check and self._files.is_open:
-                self._check(now)
             frame = self._encoder.encode(events)
-            if self._files.is_open:
-                self._files.write(frame)
-            else:
-                self._files.open(frame)
-                self._next_check = now + CHECK_INTERVAL_NS
-        except OSError as error:
-            self._lose(len(events), 1)
-            self._fail(error, now)
-            return
-        self._unchecked = (self._unchecked[0] + len(events), self._unchecked[1] + 1)
-        if stopped is None and self._files.size - self._files.opening_size >= self._segment_bytes:
+        except ENCODE_ERRORS:
+            self._append_without_bad(events, stopped, now)
+        else:
+            self._write(frame, len(events), now)
+        if (
+            self._failure is None
+            and stopped is None
+            and self._files.size - self._files.opening_size >= self._segment_bytes
+        ):
             self._rotate(now)
 
     def append_keyframe(self) -> None:
@@ -120,6 +121,8 @@ class JournalWriter:
             return
         try:
             self._files.write(self._encoder.encode([keyframe]))
+        except ENCODE_ERRORS:
+            self._encodable([keyframe])  # tells of it
         except OSError as error:
             self._lose(1, 1)
             self._fail(error, self._clock())
@@ -135,6 +138,60 @@ class JournalWriter:
         self._files.close()
         self._closed = True
 
+    def _write(self, frame: bytearray, events: int, now: int) -> None:
+        """Append a frame of that many events to the open segment, or begin the run's first one with it."""
+        try:
+            if now >= self._next_check and self._files.is_open:
+                self._check(now)
+            if self._files.is_open:
+                self._files.write(frame)
+            else:
+                self._files.open(frame)
+                self._next_check = now + CHECK_INTERVAL_NS
+        except OSError as error:
+            self._lose(events, 1)
+            self._fail(error, now)
+            return
+        self._unchecked = (self._unchecked[0] + events, self._unchecked[1] + 1)
+
+    def _append_without_bad(self, events: list[AnyEvent], stopped: EngineStopped | None, now: int) -> None:
+        """Write what can be encoded of a batch, journal.dropped in the place of the first that can't, and a keyframe.
+
+        engine.stopped stays the run's last event.
+        """
+        batch = events if stopped is None else events[:-1]
+        good = self._encodable(batch)
+        ending = [] if stopped is None else self._encodable([stopped])
+        place = next((i for i, event in enumerate(good) if event is not batch[i]), len(good))
+        told, self._reported = self._reported, (self.dropped_events, self.dropped_frames)
+        dropped = JournalDropped(now, self.dropped_events - told[0], self.dropped_frames - told[1], self._why_bad)
+        self._write(self._encoder.encode([*good[:place], dropped, *good[place:]]), len(good), now)
+        if self._failure is not None:
+            self._reported = told
+            self._lose(len(ending), 0)
+            return
+        keyframe = self.make_keyframe() if self.make_keyframe is not None else None
+        ending = self._encodable([] if keyframe is None else [keyframe]) + ending
+        if ending:
+            self._write(self._encoder.encode(ending), len(ending), now)
+
+    def _encodable(self, events: list[AnyEvent]) -> list[AnyEvent]:
+        """The events that can be encoded, in their order; the others are counted, keyframes aside, and told once."""
+        good = []
+        for event in events:
+            why = self._encoder.why_not(event)
+            if not why:
+                good.append(event)
+                continue
+            self._why_bad = why
+            if not isinstance(event, Keyframe):
+                self._lose(1, 0)
+            level = logging.DEBUG if self._warned_of_bad else logging.WARNING
+            logger.log(level, "journal in %s: %s; what can't be encoded is left out and counted, generation goes on",
+                       self._files.directory, why)  # fmt: skip
+            self._warned_of_bad = True
+        return good
+
     def _append_failing(self, events: list[AnyEvent], stopped: EngineStopped | None, now: int) -> None:
         """Lose a batch: the next segment's keyframe will hold its effect. engine.stopped alone may still follow."""
         if stopped is None:
@@ -143,9 +200,10 @@ class JournalWriter:
                 self._open_next(now)
             return
         self._lose(len(events) - 1, 1)
-        self._open_next(now, stopped)
+        ending = self._encodable([stopped])
+        self._open_next(now, ending)
         if self._failure is not None:
-            self._lose(1, 0)
+            self._lose(len(ending), 0)
 
     def _rotate(self, now: int) -> None:
         try:
@@ -155,18 +213,17 @@ class JournalWriter:
             return
         self._open_next(now)
 
-    def _open_next(self, now: int, last: EngineStopped | None = None) -> None:
+    def _open_next(self, now: int, ending: Sequence[AnyEvent] = ()) -> None:
         """Start a segment that a reader can join: journal.dropped if anything was lost, a keyframe, the run's end."""
         opening: list[AnyEvent] = []
         lost = (self.dropped_events, self.dropped_frames)
         if lost != self._reported:
             events, frames = lost[0] - self._reported[0], lost[1] - self._reported[1]
-            opening.append(JournalDropped(now, events, frames, self._failure or ""))
+            opening.append(JournalDropped(now, events, frames, self._failure or self._why_bad))
         keyframe = self.make_keyframe() if self.make_keyframe is not None else None
         if keyframe is not None:
-            opening.append(keyframe)
-        if last is not None:
-            opening.append(last)
+            opening += self._encodable([keyframe])
+        opening += ending
         try:
             self._files.open(self._encoder.encode(opening) if opening else b"")
         except OSError as error:

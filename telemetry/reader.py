@@ -55,10 +55,12 @@ class JournalReader:
         torn_bytes: bytes of an unfinished frame at the journal's end that the last pass cut off.
 
     Raises:
-        JournalError: the path is missing, is no journal, holds no run or not the one asked for.
+        JournalError: the path is empty or missing, is no journal, holds no run or not the one asked for.
     """
 
     def __init__(self, path: str | Path, run: str | None = None) -> None:
+        if not str(path):
+            raise JournalError("the journal's path is empty; give a journal's directory or a segment of it")
         self._path = Path(path)
         self._file: Path | None = None
         self.torn_bytes = 0

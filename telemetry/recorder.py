@@ -67,7 +67,8 @@ class Recorder:
             self._subscribers.remove(subscriber)
 
     def flush(self, step: int) -> None:
-        """End a step: count its events, write them as one frame, feed the subscribers. Never raises for I/O.
+        """End a step: count its events, write them as one frame, feed the subscribers. Never raises for the journal:
+        what the disk refuses or msgpack has no form for is dropped and counted there.
 
         Args:
             step: the step that ends, for messages.

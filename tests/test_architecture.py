@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -46,6 +47,19 @@ def repository_files() -> list[Path]:
         folders[:] = [d for d in folders if d not in NOT_OURS and (d == ".ci" or not d.startswith("."))]
         found += [Path(folder, name).relative_to(REPO) for name in names if name != ".git"]
     return sorted(p for p in found if not any(part.endswith(".egg-info") for part in p.parts))
+
+
+def checked_in_files(root: Path = REPO) -> list[Path]:
+    """The files that git tracks, where `root` is a checkout that git can read; else every file of the repository."""
+    if not (root / ".git").exists():
+        return repository_files()
+    try:
+        command = ["git", "-C", str(root), "ls-files", "-z"]
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return repository_files()
+    tracked = [Path(name) for name in listed.split("\0") if name]
+    return [path for path in tracked if (root / path).is_file()]
 
 
 def module_paths() -> list[Path]:
@@ -248,12 +262,23 @@ def test_test_files_have_unique_names() -> None:
     assert sorted(names) == sorted(set(names))
 
 
+def test_an_untracked_file_is_nobodys_business(tmp_path: Path) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    for name in ("tracked", "untracked", "deleted"):
+        (tmp_path / name).write_text("")
+    for arguments in (["init", "-q"], ["add", "tracked", "deleted"]):
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, timeout=60)
+    (tmp_path / "deleted").unlink()
+    assert checked_in_files(tmp_path) == [Path("tracked")]
+
+
 def test_nothing_names_one_machine_or_a_package_registry() -> None:
     machine = r"(?<![\w.])/(?:" + "|".join(("work", "root", "opt/" + "wheels", "opt/" + "pypi")) + ")/"
     hosts = "|".join(re.escape(".".join(host)) for host in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org")))
     pattern = re.compile(f"{machine}|{hosts}|{re.escape('.'.join(('download', 'pytorch', 'org')))}")
     found = []
-    for path in repository_files():
+    for path in checked_in_files():
         try:
             text = (REPO / path).read_text(encoding="utf-8")
         except UnicodeDecodeError:

@@ -10,7 +10,7 @@ from ...errors import InvalidConfig
 from ...models import load_generation_defaults, load_model, load_tokenizer
 from ...models.generation import GenerationDefaults
 from ...models.tokenizer import AnyTokenizer
-from ..config import EngineConfig
+from ..config import EngineConfig, check_device
 from .model_runner import CausalModel, ModelRunner
 
 
@@ -76,7 +76,13 @@ def load(config: EngineConfig, parts: LoadedModel | None = None) -> Loaded:
     """
     parts = parts or load_parts(config)
     vocab_size = min(parts.tokenizer.vocab_size, parts.model.config.vocab_size)
-    runner = ModelRunner(parts.model, config, parts.device, num_valid_tokens=vocab_size)
+    try:
+        runner = ModelRunner(parts.model, config, parts.device, num_valid_tokens=vocab_size)
+    except MemoryError as error:
+        raise InvalidConfig(
+            f"max_num_seqs={config.max_num_seqs}: the tables of so many sequences do not fit into memory ({error}); "
+            "lower it, or max_model_len"
+        ) from error
     return Loaded(runner, parts.tokenizer, parts.defaults, vocab_size, parts.device.type == "cuda")
 
 
@@ -84,10 +90,14 @@ def pick_device(name: str, has_cuda: bool) -> str:
     """The device that `device=` means: "auto" takes a GPU where there is one.
 
     Raises:
-        InvalidConfig: a GPU is asked for and torch sees none.
+        InvalidConfig: a kind of device that the engine does not run on, or a GPU that torch does not see.
     """
+    check_device(name)
     if name == "auto":
         return "cuda" if has_cuda else "cpu"
     if name.startswith("cuda") and not has_cuda:
         raise InvalidConfig(f"device={name!r}: torch sees no GPU; use 'cpu', or check the driver and torch's build")
+    number = int(name.partition(":")[2] or 0)
+    if name.startswith("cuda") and number >= torch.cuda.device_count():
+        raise InvalidConfig(f"device={name!r}: torch sees {torch.cuda.device_count()} GPUs, cuda:0 the first of them")
     return name

@@ -15,6 +15,8 @@ import pytest
 from journals import busy_engine, marks, stopped, writer_of
 from nanolens.inspector.describe import _WORDS, describe
 from nanolens.telemetry.events import AnyEvent
+from nanolens.telemetry.frames import parse_header
+from nanolens.telemetry.journal import JournalWriter
 from nanolens.telemetry.reader import JournalReader
 
 COMMAND = [sys.executable, "-P", "-m", "nanolens.inspector.trace_cli"]
@@ -176,6 +178,34 @@ def test_an_unreadable_journal_ends_with_2_and_words(tmp_path: Path) -> None:
         assert run.stderr.startswith("nano-trace: ")
         assert "no such file or directory" in run.stderr
         assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("command", ["tail", "check"])
+def test_an_empty_path_is_not_the_current_directory(command: str, journal: Path) -> None:
+    run = nano_trace(command, "", cwd=journal)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "path is empty" in run.stderr
+
+
+def test_check_of_a_journal_without_a_whole_frame_ends_with_2(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    size = writer.path.stat().st_size
+    header = parse_header(writer.path.read_bytes(), "")
+    assert header is not None
+    for length in (size - 1, header.size):
+        os.truncate(writer.path, length)
+        run = nano_trace("check", tmp_path)
+        assert (run.returncode, run.stdout) == (2, "")
+        assert "nothing to check: it holds no whole frame" in run.stderr
+
+
+def test_check_of_a_journal_without_a_state_ends_with_2(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path, "run")
+    writer.append(marks(3))
+    writer.close()
+    run = nano_trace("check", tmp_path)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "nothing to check: it holds 1 frame without engine.started and without a keyframe" in run.stderr
 
 
 def test_wrong_usage_ends_with_2() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 import pytest
 
 from nanolens.errors import ModelLoadError
 from nanolens.models.config import ModelConfig
+from nanolens.models.rope import rope_frequencies
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -213,3 +215,103 @@ def test_rope_that_cant_be_done_is_refused(rope: dict[str, Any], named: str) -> 
 def test_longest_context_includes_the_stretch(rope: dict[str, Any], longest: int) -> None:
     raw = old_rope(rope_parameters={"rope_theta": 1e6} | rope)
     assert ModelConfig.from_hf(raw).max_position_embeddings == longest
+
+
+KEYS = ["architectures", "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "original_max_position_embeddings",
+        "rms_norm_eps", "tie_word_embeddings", "attention_bias", "mlp_bias", "eos_token_id", "dtype", "torch_dtype",
+        "layer_types", "sliding_window", "max_window_layers", "use_sliding_window", "rope_parameters", "rope_scaling",
+        "rope_theta", "quantization_config", "num_experts", "num_local_experts", "n_routed_experts", "hidden_act",
+        "partial_rotary_factor", "attn_logit_softcapping", "final_logit_softcapping", "attention_chunk_size",
+        "use_bidirectional_attention", "kv_lora_rank", "no_rope_layers", "is_encoder_decoder",
+        "add_cross_attention"]  # fmt: skip
+NONSENSE: list[Any] = [None, "x", "", [], [[]], [None], {}, {"x": 1}, -1, 0, 0.5, math.nan, math.inf, 10**30, 10**400,
+                       True, False]  # fmt: skip
+ROPE_KEYS = ["rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "low_freq_factor",
+             "high_freq_factor", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate",
+             "partial_rotary_factor"]  # fmt: skip
+SCALED = [
+    {"rope_type": "default", "rope_theta": 1e6},
+    {"rope_type": "linear", "rope_theta": 1e6, "factor": 4.0},
+    {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+    {"rope_type": "llama3", "rope_theta": 1e6, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+]
+
+
+def read_or_refuse(raw: dict[str, Any]) -> None:
+    """A config is read, and its frequencies are numbers, or it is refused as ModelLoadError."""
+    try:
+        config = ModelConfig.from_hf(raw)
+    except ModelLoadError as error:
+        assert len(str(error)) < 500
+        return
+    assert config.head_dim > 1 << 20 or rope_frequencies(config.rope, config.head_dim)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("value", NONSENSE, ids=lambda value: repr(value)[:12])
+@pytest.mark.parametrize("raw", [LLAMA, QWEN2, QWEN3], ids=["llama", "qwen2", "qwen3"])
+def test_nonsense_under_any_key_is_refused_in_words_or_harmless(raw: dict[str, Any], value: Any) -> None:
+    for key in KEYS:
+        read_or_refuse(raw | {key: value})
+    windowed = raw | {"use_sliding_window": True, "sliding_window": 128}
+    for key in ("layer_types", "sliding_window", "max_window_layers", "use_sliding_window"):
+        read_or_refuse(windowed | {key: value})
+
+
+@pytest.mark.parametrize("value", [*NONSENSE, 1, 1e-30, 1e30, 1e300], ids=lambda value: repr(value)[:12])
+@pytest.mark.parametrize("rope", SCALED, ids=lambda rope: rope["rope_type"])
+def test_nonsense_under_any_rope_key_is_refused_in_words_or_harmless(rope: dict[str, Any], value: Any) -> None:
+    for key in ROPE_KEYS:
+        read_or_refuse(old_rope(rope_parameters=rope | {key: value}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("architectures", 5),
+        ("architectures", [[]]),
+        ("architectures", {}),
+        ("rms_norm_eps", "x"),
+        ("rms_norm_eps", None),
+        ("rms_norm_eps", []),
+        ("rms_norm_eps", -1),
+        ("rms_norm_eps", math.nan),
+        ("rms_norm_eps", True),
+        ("layer_types", 5),
+        ("layer_types", [None]),
+        ("sliding_window", "x"),
+        ("sliding_window", True),
+        ("max_window_layers", "x"),
+        ("use_sliding_window", "yes"),
+        ("tie_word_embeddings", "false"),
+        ("attention_bias", 1),
+        ("mlp_bias", []),
+        ("vocab_size", 10**30),
+        ("eos_token_id", 10**30),
+        ("dtype", []),
+        ("rope_theta", 10**400),
+        ("rope_scaling", []),
+    ],
+)
+def test_nonsense_is_named_with_its_value(key: str, value: Any) -> None:
+    with pytest.raises(ModelLoadError) as caught:
+        ModelConfig.from_hf(old_rope(**{key: value}))
+    assert f"{key}={repr(value)[:60]}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"rope_theta": 1.0}, "rope_theta=1.0: must be above 1"),
+        ({"beta_fast": -1.0}, "beta_fast=-1.0: must be above 0"),
+        ({"attention_factor": 0}, "attention_factor=0.0: must be above 0"),
+        ({"mscale": -1.0}, "mscale=-1.0: must be at least 0"),
+        ({"truncate": "no"}, "truncate='no': must be true or false"),
+        ({"factor": math.inf}, "factor=inf: must be a number"),
+        ({"factor": 1e20}, r"factor=1e\+20: a context of"),
+        ({"original_max_position_embeddings": 0.5}, "original_max_position_embeddings=0.5: a context of 0.5"),
+    ],
+)
+def test_a_yarn_value_that_has_no_frequencies_is_refused(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ModelLoadError, match=named):
+        ModelConfig.from_hf(old_rope(rope_parameters=SCALED[2] | changes))

@@ -38,7 +38,9 @@ def journals(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def whole_frames(segment: Path) -> tuple[int, int]:
     """(whole frames, bytes after them) of a segment, read by the layout that telemetry/frames.py documents."""
     data = segment.read_bytes()
-    at = 16 + struct.unpack_from("<H", data, 10)[0] + 4
+    at = 16 + struct.unpack_from("<H", data, 10)[0] + 4 if len(data) >= 16 else 20
+    if len(data) < at:  # killed between the file's creation and its first write
+        return 0, len(data)
     count = 0
     while at + 8 <= len(data):
         length, crc = struct.unpack_from("<II", data, at)
@@ -61,9 +63,7 @@ def state_from(reader: JournalReader, start: Position | None = None) -> EngineSt
 
 def keyframes(reader: JournalReader) -> list[Position]:
     """Where a reader can join with a keyframe."""
-    return [
-        Position(frame.segment, frame.offset) for frame in reader.frames() if isinstance(frame.events[0], Keyframe)
-    ]
+    return [Position(frame.segment, frame.offset) for frame in reader.frames() if isinstance(frame.events[0], Keyframe)]
 
 
 def check(journal: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_tail_that_never_reached_the_disk_is_cut_off(journals: list[Path], tmp
         copy = Path(shutil.copytree(journal, tmp_path / journal.name))
         last = max(copy.iterdir())
         lost = rng.randrange(1, max(2, min(400, last.stat().st_size - 60)))
-        os.truncate(last, last.stat().st_size - lost)
+        os.truncate(last, max(0, last.stat().st_size - lost))
         count = sum(whole_frames(segment)[0] for segment in copy.iterdir())
         assert sum(1 for _ in JournalReader(copy).frames()) == count
         check(copy)
