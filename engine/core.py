@@ -10,7 +10,7 @@ import random
 from collections import deque
 from typing import Any
 
-from ..errors import AuditError, InvalidRequest
+from ..errors import AuditError, EngineDead, InvalidRequest
 from ..telemetry.clock import Clock, monotonic_ns
 from ..telemetry.events import (
     EngineError,
@@ -24,9 +24,10 @@ from ..telemetry.events import (
 from ..telemetry.recorder import NullRecorder, Recorder
 from .block_manager import BlockManager
 from .config import EngineConfig
+from .interrupts import HeldInterrupts
 from .plan import Runner, StepPlan
 from .request import Request
-from .request_book import RequestBook
+from .request_book import RequestBook, describe
 from .scheduler import Scheduler
 from .sequence import Sequence, SequenceStatus
 from .snapshot import make_keyframe
@@ -36,6 +37,8 @@ logger = logging.getLogger("nanolens.engine")
 
 class EngineCore:
     """Sequences, queues, blocks and the step loop over one runner.
+
+    `add`, `abort`, `step` and `close` are whole to a Ctrl-C in the main thread: it comes out of them at their end.
 
     Args:
         config: the engine's settings.
@@ -95,12 +98,27 @@ class EngineCore:
         """Whether a step would do anything."""
         return bool(self.requests or self._in_flight)
 
+    def require_open(self) -> None:
+        """Check that the engine can still be used.
+
+        Raises:
+            EngineDead: it was closed.
+        """
+        if self._closed:
+            raise EngineDead("the engine is closed")
+
     def add(self, request: Request) -> None:
         """Take in a validated request: its sequences start WAITING.
 
         Raises:
             InvalidRequest: a live request has this id; nothing has changed.
+            EngineDead: the engine was closed.
         """
+        self.require_open()
+        with HeldInterrupts():
+            self._add(request)
+
+    def _add(self, request: Request) -> None:
         if request.request_id in self.requests:
             raise InvalidRequest("request_id", f"request_id={request.request_id!r}: a live request has this id")
         params, now = request.params, self.clock()
@@ -125,12 +143,22 @@ class EngineCore:
 
     def abort(self, request_id: str) -> bool:
         """End a live request; False (and nothing else) when there is none of this id."""
-        found = self.book.abort(request_id)
-        self.flush()
+        with HeldInterrupts():
+            found = self.book.abort(request_id)
+            self.flush()
         return found
 
     def step(self) -> bool:
-        """Plan and launch the next step and read the one that is due; False when there was nothing to do."""
+        """Plan and launch the next step and read the one that is due; False when there was nothing to do.
+
+        Raises:
+            EngineDead: the engine was closed.
+        """
+        self.require_open()
+        with HeldInterrupts():
+            return self._step()
+
+    def _step(self) -> bool:
         plan = self.scheduler.plan()
         if plan is not None:
             self._launch(plan)
@@ -177,17 +205,20 @@ class EngineCore:
 
     def close(self, reason: str = "closed") -> None:
         """Abort what is left, write the last event and give back the device. A second call does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        for request_id in list(self.requests):
-            self.abort(request_id)
-        while self._in_flight:
-            self._collect()
-        self.recorder.record(EngineStopped(self.clock(), reason))
-        self.flush()
-        self.recorder.close()
-        self.runner.close()
+        with HeldInterrupts():
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                for request_id in list(self.requests):
+                    self.abort(request_id)
+                while self._in_flight:
+                    self._collect()
+            finally:  # a callback may have raised more than an Exception
+                self.recorder.record(EngineStopped(self.clock(), reason))
+                self.flush()
+                self.recorder.close()
+                self.runner.close()
 
     def keyframe(self) -> Keyframe:
         """The whole state now."""
@@ -246,7 +277,7 @@ class EngineCore:
 
     def _fail(self, plan: StepPlan, error: BaseException) -> None:
         """End the requests of a step that was not done. An interrupt passes on from here; a runner's fault stays."""
-        message = f"step {plan.step} failed: {type(error).__name__}: {error}"
+        message = f"step {plan.step} failed: {describe(error)}"
         logger.error("%s", message, exc_info=error)
         self.recorder.record(EngineError(self.clock(), plan.step, message))
         self.book.fail_batch(plan, message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import numbers
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 Prompt = str | Sequence[int]
 Message = dict[str, str]
+MAX_NAME = 256  # characters of a request id or a traceparent
 
 
 class Engine:
@@ -83,10 +85,15 @@ class Engine:
 
         Raises:
             InvalidRequest: naming the field; nothing but the refusal is recorded.
+            EngineDead: the engine was closed.
         """
+        self.core.require_open()
         name = request_id if request_id is not None else self.new_request_id()
         try:
+            if traceparent is not None:
+                traceparent = as_name("traceparent", traceparent)
             request = self.prepare(prompt, params, name, priority)
+            name = request.request_id
             request.on_output, request.on_finish, request.traceparent = on_output, on_finish, traceparent
             self.core.add(request)
         except InvalidRequest as error:
@@ -101,8 +108,16 @@ class Engine:
 
         Raises:
             InvalidRequest: naming the field.
+            EngineDead: the engine was closed.
         """
-        resolved = (params or SamplingParams()).resolve(self.defaults)
+        self.core.require_open()
+        request_id = as_name("request_id", request_id)
+        if not request_id:
+            raise InvalidRequest("request_id", "request_id='': must not be empty; None makes one")
+        if params is not None and not isinstance(params, SamplingParams):
+            raise InvalidRequest("params", f"params: must be SamplingParams, not {type(params).__name__}")
+        resolved = (SamplingParams() if params is None else params).resolve(self.defaults)
+        refuse_pauses(resolved)
         if priority is not None:
             resolved = replace(resolved, priority=priority)
         resolved.validate_for_model(self.vocab_size)
@@ -124,6 +139,8 @@ class Engine:
         Raises:
             InvalidRequest: no messages, one without role or content, or a model without a chat template.
         """
+        if not isinstance(messages, list | tuple):
+            raise InvalidRequest("messages", f"messages: must be a list of messages, not {type(messages).__name__}")
         if not messages:
             raise InvalidRequest("messages", "messages=[]: at least one message is needed")
         for index, message in enumerate(messages):
@@ -136,18 +153,23 @@ class Engine:
         return self.tokenizer.apply_chat_template(messages)
 
     def refuse(self, request_id: str, error: InvalidRequest, traceparent: str | None = None) -> None:
-        """Record a request that was turned away."""
+        """Record a request that was turned away, under the names it gave as far as a journal can hold them."""
         core = self.core
+        request_id, traceparent = recordable(request_id) or "", recordable(traceparent)
         core.recorder.record(RequestRefused(core.clock(), request_id, error.field, type(error).__name__, traceparent))
         core.flush()
 
     def step(self) -> bool:
-        """Compute one step; False when there was nothing to do. Callbacks are called from here."""
+        """Compute one step; False when there was nothing to do. Callbacks are called from here.
+
+        Raises:
+            EngineDead: the engine was closed.
+        """
         return self.core.step()
 
     def abort(self, request_id: str) -> bool:
         """End a live request; False when there is none of this id."""
-        return self.core.abort(request_id)
+        return isinstance(request_id, str) and self.core.abort(request_id)
 
     def snapshot(self) -> Keyframe:
         """The whole state now: sequences, queues and blocks, without any content."""
@@ -163,10 +185,7 @@ class Engine:
                 raise InvalidRequest("prompt", "this model has no tokenizer: send token ids")
             token_ids = self.tokenizer.encode(prompt)
         else:
-            if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence):
-                kind = type(prompt).__name__
-                raise InvalidRequest("prompt", f"prompt: must be a text or a list of token ids, not {kind}")
-            token_ids = list(prompt)  # type: ignore[arg-type]  # a str is no longer possible here
+            token_ids = as_token_ids(prompt)
         if not token_ids:
             raise InvalidRequest("prompt", "prompt is empty: at least one token is needed")
         check_token_ids("prompt", token_ids, self.vocab_size)
@@ -187,3 +206,56 @@ class Engine:
         forms = [form for word in bad_words for form in (word, " " + word.lstrip())]
         found = {tuple(self.tokenizer.encode(form, add_special_tokens=False)) for form in forms}
         return [list(ids) for ids in sorted(found) if ids]
+
+
+def as_name(field: str, value: object) -> str:
+    """A request id or traceparent as a plain string that a journal can hold.
+
+    Raises:
+        InvalidRequest: with that field: no string, too long, or a lone surrogate in it.
+    """
+    if not isinstance(value, str):
+        raise InvalidRequest(field, f"{field}: must be a string, not {type(value).__name__}")
+    if len(value) > MAX_NAME:
+        raise InvalidRequest(field, f"{field} has {len(value)} characters: must be at most {MAX_NAME}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        message = f"{field} holds a lone surrogate at character {error.start}: send Unicode"
+        raise InvalidRequest(field, message) from None
+    return str.__str__(value)  # a subclass is no string to the journal
+
+
+def recordable(value: object) -> str | None:
+    """A name as a refusal is recorded under it: escaped and cut if need be; None where it is no string."""
+    return value[:MAX_NAME].encode(errors="backslashreplace").decode() if isinstance(value, str) else None
+
+
+def as_token_ids(prompt: object) -> list[int]:
+    """The items of a sequence or an array, whole numbers as plain ints; others are left for the check of ids.
+
+    Raises:
+        InvalidRequest: with field `prompt`, naming the type of what is neither.
+    """
+    is_list = isinstance(prompt, Sequence) and not isinstance(prompt, str | bytes | bytearray | memoryview)
+    is_array = hasattr(prompt, "dtype") and hasattr(prompt, "tolist")
+    items: object = prompt if is_list else prompt.tolist() if is_array else None  # type: ignore[attr-defined]
+    if not isinstance(items, Sequence) or isinstance(items, str):  # an array without dimensions holds no list
+        kind = type(prompt).__name__
+        raise InvalidRequest("prompt", f"prompt: must be a text or a list of token ids, not {kind}")
+    token_ids = list(items)
+    if all(type(item) is int for item in token_ids):
+        return token_ids
+    return [int(t) if isinstance(t, numbers.Integral) and not isinstance(t, bool) else t for t in token_ids]
+
+
+def refuse_pauses(params: SamplingParams) -> None:
+    """Refuse what the parameters can say and the engine can't do.
+
+    Raises:
+        InvalidRequest: the request asks for a pause.
+    """
+    if params.on_stop != "finish":
+        raise InvalidRequest("on_stop", f"on_stop={params.on_stop!r}: not supported yet; use 'finish'")
+    if params.pause_after_prefill:
+        raise InvalidRequest("pause_after_prefill", "pause_after_prefill=True: not supported yet; use False")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from numbers import Integral
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest
 from .build import build_engine
 from .config import EngineConfig
+from .core import EngineCore
 from .engine import Engine, Message, Prompt
+from .interrupts import HeldInterrupts
 from .outputs import Delta, RequestOutput
 from .request import Request
 from .sampling_params import SamplingParams
@@ -21,6 +26,9 @@ if TYPE_CHECKING:
 
 class LLM:
     """A language model, loaded and ready.
+
+    A Ctrl-C in the main thread ends `generate`, `chat` or the stream between two steps; the model can be used on.
+    Without `close` the engine is closed, with the reason "exit", when the program ends or nobody holds it any more.
 
     Args:
         model: a directory, a hub name, `smollm2` (embedded), or `dummy:NAME`.
@@ -35,6 +43,7 @@ class LLM:
     def __init__(self, model: str = "smollm2", *, parts: LoadedModel | None = None, **options: Any) -> None:
         self.config = EngineConfig.from_options(model, options)
         self.engine: Engine = build_engine(self.config, parts)
+        self._at_exit = weakref.finalize(self.engine, close_at_exit, self.engine.core)
 
     def generate(
         self,
@@ -52,11 +61,11 @@ class LLM:
 
         Raises:
             InvalidRequest: before anything was queued, naming the prompt and the field.
+            EngineDead: the engine was closed.
         """
+        self.engine.core.require_open()
         many = as_prompts(prompts)
-        each = list(params) if isinstance(params, Sequence) else [params] * len(many)
-        if len(each) != len(many):
-            raise InvalidRequest("params", f"{len(each)} params for {len(many)} prompts: give one, or one each")
+        each = as_params(params, len(many))
         requests = []
         for index, (prompt, own) in enumerate(zip(many, each, strict=True)):
             try:
@@ -76,8 +85,11 @@ class LLM:
 
         Raises:
             InvalidRequest: as `generate`, or a model without a chat template.
+            EngineDead: the engine was closed.
         """
-        many = messages if messages and isinstance(messages[0], list) else [messages]
+        self.engine.core.require_open()
+        is_many = isinstance(messages, list | tuple) and messages and isinstance(messages[0], list | tuple)
+        many = messages if is_many else [messages]
         prompts = [self.engine.chat_prompt(conversation) for conversation in many]  # type: ignore[arg-type]
         return self.generate(prompts, params, use_tqdm=use_tqdm)
 
@@ -86,21 +98,29 @@ class LLM:
 
         Raises:
             InvalidRequest: on the first `next`.
+            EngineDead: on the first `next`; the engine was closed.
         """
         deltas: deque[Delta] = deque()
         done: list[RequestOutput] = []
-        name = self.engine.add_request(prompt, params, on_output=deltas.append, on_finish=done.append)
+        name = self.engine.new_request_id()  # known before it is queued: an interrupt may come right after that
         try:
+            self.engine.add_request(
+                prompt, params, request_id=name, on_output=deltas.append, on_finish=done.append
+            )
             while not done:
                 self.engine.step()
                 while deltas:
                     yield deltas.popleft()
         finally:
-            self.engine.abort(name)
+            try:
+                self.engine.abort(name)
+            finally:  # an interrupt may have come before the abort began to hold it
+                self.engine.abort(name)
 
     def close(self) -> None:
         """End the journal and give back the device's memory."""
         self.engine.close()
+        self._at_exit.detach()
 
     def __enter__(self) -> LLM:
         return self
@@ -114,7 +134,8 @@ class LLM:
         from tqdm import tqdm
 
         outputs: dict[str, RequestOutput] = {}
-        with tqdm(total=len(requests), desc="requests", disable=not use_tqdm, dynamic_ncols=True) as bar:
+        shown = {"total": len(requests), "desc": "requests", "disable": not use_tqdm, "dynamic_ncols": True}
+        with HeldInterrupts() as interrupts, tqdm(**shown) as bar:
 
             def finished(output: RequestOutput) -> None:
                 outputs[output.request_id] = output
@@ -122,9 +143,11 @@ class LLM:
 
             try:
                 for request in requests:
+                    interrupts.check()
                     request.on_finish = finished
                     self.engine.core.add(request)
                 while len(outputs) < len(requests):
+                    interrupts.check()
                     self.engine.step()
             finally:
                 for request in requests:
@@ -138,11 +161,36 @@ def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     Raises:
         InvalidRequest: a list that mixes token ids and prompts.
     """
-    if isinstance(prompts, str | bytes | bytearray) or not isinstance(prompts, Iterable):
+    if isinstance(prompts, str | bytes | bytearray | memoryview | Mapping | Set) or not isinstance(prompts, Iterable):
         return [prompts]  # not a list: a prompt, or what is none and refused as one
+    if getattr(prompts, "ndim", None) in (0, 1):
+        return [prompts]  # type: ignore[list-item]  # an array: of one dimension, it is one prompt
     items = list(prompts)
-    if items and all(isinstance(item, int) for item in items):
+    if items and all(isinstance(item, Integral) for item in items):
         return [items]  # type: ignore[list-item]
-    if any(isinstance(item, int) for item in items):
+    if any(isinstance(item, Integral) for item in items):
         raise InvalidRequest("prompts", "prompts mixes token ids and prompts: give a list of one kind")
     return items  # type: ignore[return-value]
+
+
+def as_params(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> Sequence[SamplingParams | None]:
+    """Parameters for each of `count` prompts.
+
+    Raises:
+        InvalidRequest: with field `params`: of another type, or not as many as there are prompts.
+    """
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * count
+    if isinstance(params, str | bytes | bytearray | memoryview) or not isinstance(params, Sequence):
+        raise InvalidRequest("params", f"params: must be SamplingParams or a list of them, not {type(params).__name__}")
+    if len(params) != count:
+        raise InvalidRequest("params", f"{len(params)} params for {count} prompts: give one, or one each")
+    return list(params)
+
+
+def close_at_exit(core: EngineCore) -> None:
+    """Close an engine that nobody closed; not in a process forked off it, whose journal is the parent's."""
+    if core.started.pid == os.getpid():
+        core.close("exit")

@@ -21,6 +21,15 @@ T = TypeVar("T")
 logger = logging.getLogger("nanolens.engine")
 
 
+def describe(error: BaseException) -> str:
+    """An error's type and message, as text that the journal can hold whatever the message is."""
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its message can't be read)"
+    return f"{type(error).__name__}: {message}".encode(errors="backslashreplace").decode()
+
+
 class RequestBook:
     """The requests that have not ended, by id, and what each token means for them.
 
@@ -188,5 +197,4 @@ class RequestBook:
             callback(value)
         except Exception as error:
             logger.exception("a callback of request %s failed", request.request_id)
-            message = f"{type(error).__name__}: {error}"
-            self._record(CallbackFailed(self._clock(), request.request_id, message))
+            self._record(CallbackFailed(self._clock(), request.request_id, describe(error)))

@@ -121,8 +121,9 @@ class SamplingParams:
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise _invalid(name, getattr(self, name), "must be true or false")
-        if self.on_stop not in ("finish", "pause"):
+        if not isinstance(self.on_stop, str) or self.on_stop not in ("finish", "pause"):
             raise _invalid("on_stop", self.on_stop, "must be 'finish' or 'pause'")
+        self.on_stop = "pause" if self.on_stop == "pause" else "finish"
         if self.top_p == 0.0:
             raise _invalid("top_p", self.top_p, "must be above 0 and at most 1")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -226,7 +227,10 @@ def _listed(name: str, values: object, of: str) -> list[Any]:
         return []
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise InvalidRequest(name, f"{name}: must be a list of {of}, not {type(values).__name__}")
-    return list(values)
+    try:
+        return list(values)
+    except TypeError:  # an array without dimensions
+        raise InvalidRequest(name, f"{name}: must be a list of {of}, not one value") from None
 
 
 def _strings(name: str, values: object, most: int) -> list[str]:
