@@ -246,7 +246,7 @@ def as_token_ids(prompt: object) -> list[int]:
     token_ids = list(items)
     if all(type(item) is int for item in token_ids):
         return token_ids
-    return [item if isinstance(item, bool) or not isinstance(item, numbers.Integral) else int(item) for item in token_ids]
+    return [t if isinstance(t, bool) or not isinstance(t, numbers.Integral) else int(t) for t in token_ids]
 
 
 def refuse_pauses(params: SamplingParams) -> None:
