@@ -26,7 +26,7 @@ class Floor:
         read_bytes_per_s: measured, of a reduction of a large array.
         flops_per_s: measured, of a square matrix product in the model's dtype.
         decode_bytes: weights and KV that decoding reads, with all requests in one batch.
-        flops: of all matrix products with weights.
+        flops: of all matrix products with weights, and of the prompts' attention.
         seconds: decode at the slower of its bytes and its arithmetic, then prefill.
     """
 
@@ -51,11 +51,26 @@ def token_contexts(jobs: list[Job]) -> int:
     return total
 
 
-def weight_count(shape: ModelConfig) -> int:
-    """Weights that a token goes through: all matrices, the head included, the embedding look-up not."""
+def layer_weights(shape: ModelConfig) -> int:
+    """Weights of all layers: what every token goes through."""
     attention = shape.hidden_size * (shape.qkv_size + shape.num_heads * shape.head_dim)
-    mlp = 3 * shape.hidden_size * shape.intermediate_size
-    return shape.num_layers * (attention + mlp) + shape.vocab_size * shape.hidden_size
+    return shape.num_layers * (attention + 3 * shape.hidden_size * shape.intermediate_size)
+
+
+def head_weights(shape: ModelConfig) -> int:
+    """Weights of the head: what a token goes through only where the next one is sampled."""
+    return shape.vocab_size * shape.hidden_size
+
+
+def prefill_flops(jobs: list[Job], num_cached_tokens: int, shape: ModelConfig) -> int:
+    """Operations that the prompts cost: products with the layers' weights, causal attention, one head a request.
+
+    Attention is counted for whole prompts: what a cached prefix saves of it is small.
+    """
+    tokens = sum(len(job.prompt) for job in jobs) - num_cached_tokens
+    width = shape.num_layers * shape.num_heads * shape.head_dim
+    attention = sum(2 * width * len(job.prompt) * (len(job.prompt) + 1) for job in jobs)
+    return 2 * layer_weights(shape) * tokens + attention + 2 * head_weights(shape) * len(jobs)
 
 
 def workload_floor(
@@ -70,15 +85,14 @@ def workload_floor(
         dtype: of weights and KV.
         device: where it runs.
     """
-    weights = weight_count(shape)
+    weights = layer_weights(shape) + head_weights(shape)
     steps = max(job.max_tokens for job in jobs) - 1
     decode_bytes = token_contexts(jobs) * shape.kv_bytes_per_token(dtype.itemsize) + steps * weights * dtype.itemsize
-    decoded = sum(job.max_tokens - 1 for job in jobs)
-    prompts = sum(len(job.prompt) for job in jobs) - num_cached_tokens
+    decode_flops = 2 * weights * sum(job.max_tokens - 1 for job in jobs)
+    prompt_flops = prefill_flops(jobs, num_cached_tokens, shape)
     bandwidth, arithmetic = read_bandwidth(device), matmul_rate(dtype, device)
-    decode_s = max(decode_bytes / bandwidth, 2 * weights * decoded / arithmetic)
-    seconds = decode_s + 2 * weights * prompts / arithmetic
-    return Floor(bandwidth, arithmetic, decode_bytes, 2 * weights * (decoded + prompts), seconds)
+    seconds = max(decode_bytes / bandwidth, decode_flops / arithmetic) + prompt_flops / arithmetic
+    return Floor(bandwidth, arithmetic, decode_bytes, decode_flops + prompt_flops, seconds)
 
 
 def read_bandwidth(device: torch.device) -> float:

@@ -1,6 +1,6 @@
 """Which attention backend runs, by device, dtype, page size and head size.
 
-Knows what each can do; imports none but flash-attn, whose build can only be judged by importing it.
+Knows what each can do, and imports a package only to see whether it can be imported.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -75,18 +74,18 @@ def _flash_misfit(device: torch.device, dtype: torch.dtype, block_size: int, hea
         )
     if torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0):
         return "flash-attn needs compute capability 8.0 (Ampere) or newer: use attention='triton'"
-    return _flash_import_error()
+    return _import_error("flash-attn", "the extra nanolens[flash]", "attention='triton'")
 
 
 @cache
-def _flash_import_error() -> str | None:
-    """What is wrong with the package; None: it can be imported."""
+def _import_error(package: str, extra: str, instead: str) -> str | None:
+    """What is wrong with a package; None: it can be imported. Of flash-attn only importing it tells."""
     try:
-        import_module("flash_attn")
+        import_module(package.replace("-", "_"))
     except (ImportError, OSError) as error:
         return (
-            f"the package flash-attn can't be imported ({error}): install one built for torch {torch.__version__} "
-            "with `pip install flash-attn` (the extra nanolens[flash]), or use attention='triton'"
+            f"the package {package} can't be imported ({error}): install one that fits torch {torch.__version__} with "
+            f"`pip install {package}` ({extra}), or use {instead}"
         )
     return None
 
@@ -102,12 +101,7 @@ def _triton_misfit(device: torch.device, dtype: torch.dtype, block_size: int, he
             f"the Triton kernels take head sizes up to {_MAX_HEAD_DIM}, this model's is {head_dim}: "
             "use attention='torch', which is slow on a GPU"
         )
-    if find_spec("triton") is None:
-        return (
-            "the package triton is not installed: install it with `pip install triton` (the extra nanolens[gpu]), "
-            "or use attention='torch'"
-        )
-    return None
+    return _import_error("triton", "the extra nanolens[gpu]", "attention='torch', which is slow")
 
 
 def _torch_misfit(device: torch.device, dtype: torch.dtype, block_size: int, head_dim: int) -> str | None:

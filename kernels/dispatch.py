@@ -23,7 +23,7 @@ def on_gpu(module: str, name: str) -> Callable[..., Any]:
     """
     try:
         import_module("triton")
-    except ImportError as error:
+    except (ImportError, OSError) as error:
         raise InvalidConfig(
             f"the model is on a GPU, whose kernels need Triton, and importing Triton failed ({error}): install it "
             "with `pip install triton` (the extra nanolens[gpu] brings it), or run with device='cpu'"

@@ -2,7 +2,7 @@
 # What is measured on a GPU machine, one step after the other, each under its own limit; logs go to $OUT.
 # Usage, from the repository's root, where nanolens can be imported: benchmarks/gpu/session.sh STEP...
 # Steps: smoke, reference, eager, no_overlap, flash, pair, single, prefill, kernels, profile, prefill_profile, steps,
-# engine_tests, kernel_tests, memcheck, sampling_sweep, decode_sweep, few_rows_sweep, prefill_sweep.
+# engine_tests, kernel_tests, memcheck, torch_profile, sampling_sweep, decode_sweep, few_rows_sweep, prefill_sweep.
 set -u
 : "${OUT:=/tmp}"
 bench() { python3 -P -m nanolens.benchmarks.cli "$@"; }

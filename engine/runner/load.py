@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -12,6 +14,10 @@ from ...models.generation import GenerationDefaults
 from ...models.tokenizer import AnyTokenizer
 from ..config import EngineConfig, check_device
 from .model_runner import CausalModel, ModelRunner
+
+NVIDIA_DRIVER = "/proc/driver/nvidia/version"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,13 @@ def pick_device(name: str, has_cuda: bool) -> str:
     """
     check_device(name)
     if name == "auto":
+        if not has_cuda and Path(NVIDIA_DRIVER).exists():
+            logger.warning(
+                "this machine has an NVIDIA driver but torch %s (CUDA %s) sees no GPU, so the CPU is used: the driver "
+                "may be too old for that CUDA version, or torch is a CPU build",
+                torch.__version__,
+                torch.version.cuda or "none",
+            )
         return "cuda" if has_cuda else "cpu"
     if name.startswith("cuda") and not has_cuda:
         raise InvalidConfig(f"device={name!r}: torch sees no GPU; use 'cpu', or check the driver and torch's build")

@@ -181,3 +181,16 @@ def test_nano_bench_ends_with_2_and_the_message(
         nano_bench(["offline", *flags])
     assert caught.value.code == 2
     assert named in capsys.readouterr().err
+
+
+def test_a_driver_whose_gpu_torch_does_not_see_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = tmp_path / "version"
+    monkeypatch.setattr("nanolens.engine.runner.load.NVIDIA_DRIVER", str(driver))
+    assert pick_device("auto", False) == "cpu" and not caplog.records
+    driver.write_text("535.0")
+    assert pick_device("auto", False) == "cpu"
+    assert "driver may be too old" in caplog.text
+    caplog.clear()
+    assert pick_device("auto", True) == "cuda" and not caplog.records

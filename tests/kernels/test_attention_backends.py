@@ -74,23 +74,37 @@ def flash(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     package.flash_attn_with_kvcache = flash_attn_with_kvcache
     monkeypatch.setitem(sys.modules, "flash_attn", package)
     monkeypatch.delitem(sys.modules, "nanolens.kernels.flash_attention", raising=False)
-    attention_choice._flash_import_error.cache_clear()
+    attention_choice._import_error.cache_clear()
     yield package
-    attention_choice._flash_import_error.cache_clear()
+    attention_choice._import_error.cache_clear()
     sys.modules.pop("nanolens.kernels.flash_attention", None)
 
 
 @pytest.fixture
 def no_flash(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "flash_attn", None)
-    attention_choice._flash_import_error.cache_clear()
+    attention_choice._import_error.cache_clear()
     yield
-    attention_choice._flash_import_error.cache_clear()
+    attention_choice._import_error.cache_clear()
 
 
 @pytest.fixture
-def triton_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_choice, "find_spec", lambda name: object())
+def triton_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield from imported_as("triton", ModuleType("triton"), monkeypatch)
+
+
+def imported_as(name: str, module: ModuleType | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package `name` is this module, or (None) can't be imported."""
+    attention_choice._import_error.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, name, module)
+        yield
+    attention_choice._import_error.cache_clear()
+
+
+@pytest.fixture
+def no_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield from imported_as("triton", None, monkeypatch)
 
 
 @pytest.fixture(autouse=True)
@@ -121,10 +135,7 @@ class TestChoice:
     def test_auto_takes_triton_where_both_fit(self, flash: ModuleType, triton_installed: None) -> None:
         assert choose_attention("auto", CUDA, torch.bfloat16, 256, 128) == "triton"
 
-    def test_auto_takes_flash_where_triton_is_missing(
-        self, flash: ModuleType, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(attention_choice, "find_spec", lambda name: None)
+    def test_auto_takes_flash_where_triton_is_missing(self, flash: ModuleType, no_triton: None) -> None:
         assert choose_attention("auto", CUDA, torch.bfloat16, 256, 128) == "flash"
         assert choose_attention("auto", CUDA, torch.float16, 512, 80) == "flash"
 
@@ -184,9 +195,8 @@ class TestChoice:
             choose_attention("flash", CUDA, torch.bfloat16, 256, 128)
 
     @pytest.mark.parametrize("requested", ["triton", "auto"])
-    def test_missing_triton_is_named(self, no_flash: None, requested: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(attention_choice, "find_spec", lambda name: None)
-        with pytest.raises(InvalidConfig, match=r"triton is not installed.*pip install.*attention='torch'"):
+    def test_missing_triton_is_named(self, no_flash: None, no_triton: None, requested: str) -> None:
+        with pytest.raises(InvalidConfig, match=r"triton can't be imported.*pip install.*attention='torch'"):
             choose_attention(requested, CUDA, torch.bfloat16, 16, 128)
 
     def test_an_old_gpu_is_not_given_to_flash(self, flash: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,13 @@ def test_splits_of_which_most_are_empty(splits: int) -> None:
     assert relative_error(attend(rows, num_splits=splits, tile=16), rows.expected) < 1e-6
 
 
+@pytest.mark.parametrize("num_kv_heads", [1, 2])
+@pytest.mark.parametrize("splits", [64, 70])
+def test_more_splits_in_use_than_the_combine_pass_reads_at_once(splits: int, num_kv_heads: int) -> None:
+    rows = make_rows([1100], num_kv_heads=num_kv_heads, group=1, seed=splits)  # 69 tiles: 35 and 69 splits hold some
+    assert relative_error(attend(rows, num_splits=splits, tile=16), rows.expected) < 1e-6
+
+
 @pytest.mark.parametrize("splits", [1, 4])
 def test_a_padding_row_gives_zeros_and_reads_nothing(splits: int) -> None:
     rows = make_rows([0, 40, 0])

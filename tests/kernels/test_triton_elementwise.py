@@ -74,6 +74,15 @@ def test_add_rms_norm(shape: tuple[int, ...], kind: str, dtype: torch.dtype) -> 
     assert torch.equal(x, before[0]) and torch.equal(residual, before[1])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_norm_is_of_the_sum_as_it_is_stored(dtype: torch.dtype) -> None:
+    # The unrounded sum gives a norm at most a unit or two away, so only equal bits tell them apart.
+    x, residual = make("contiguous", 3, 576, dtype=dtype), make("contiguous", 3, 576, dtype=dtype)
+    weight = make("contiguous", 576, dtype=dtype)
+    normed, total = triton_norm.add_rms_norm(x, residual, weight, 1e-6)
+    assert torch.equal(normed, triton_norm.rms_norm(total, weight, 1e-6))
+
+
 def test_rms_norm_of_large_float16_values_does_not_overflow() -> None:
     x = torch.full((1, 64), 3000.0, dtype=torch.float16)  # its squares exceed float16
     assert torch.equal(triton_norm.rms_norm(x, torch.ones(64, dtype=torch.float16), 1e-6), torch.ones_like(x))
@@ -92,10 +101,15 @@ def test_silu_of_very_negative_gates_is_zero() -> None:
     assert triton_activation.silu_and_mul(x).abs().max() == 0
 
 
-def make_pages(head_dim: int, num_kv_heads: int, block_size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Caches of four pages that hold NaN."""
-    caches = torch.full((2, 4, block_size, num_kv_heads, head_dim), float("nan"), dtype=dtype)
-    return caches[0], caches[1]
+class Pages:
+    """Caches of four pages that hold NaN, each between two guard pages, for a write at slot -1 to land on."""
+
+    def __init__(self, head_dim: int, num_kv_heads: int, block_size: int, dtype: torch.dtype) -> None:
+        self._guarded = torch.full((2, 6, block_size, num_kv_heads, head_dim), float("nan"), dtype=dtype)
+        self.caches = self._guarded[:, 1:5].unbind()
+
+    def assert_guards_untouched(self) -> None:
+        assert self._guarded[:, [0, 5]].isnan().all()
 
 
 def check_qkv(
@@ -109,15 +123,16 @@ def check_qkv(
     positions, slot_mapping = torch.randint(0, 50, (tokens,)), torch.tensor(slots, dtype=torch.int64)
     q_norm = make("contiguous", head_dim, dtype=dtype) if "q" in norms else None
     k_norm = make("contiguous", head_dim, dtype=dtype) if "k" in norms else None
-    ours, theirs = make_pages(head_dim, hkv, block_size, dtype), make_pages(head_dim, hkv, block_size, dtype)
+    ours, theirs = Pages(head_dim, hkv, block_size, dtype), Pages(head_dim, hkv, block_size, dtype)
     shape = hq, hkv, head_dim
     arguments = qkv, positions, table, q_norm, k_norm, 1e-6
-    query = triton_qkv.split_norm_rope_store(*arguments, *ours, slot_mapping, *shape, heads=4)
+    query = triton_qkv.split_norm_rope_store(*arguments, *ours.caches, slot_mapping, *shape, heads=4)
+    ours.assert_guards_untouched()
     # The reference takes only whole rows.
-    expected = torch_split_norm_rope_store(qkv.contiguous(), *arguments[1:], *theirs, slot_mapping, *shape)
+    expected = torch_split_norm_rope_store(qkv.contiguous(), *arguments[1:], *theirs.caches, slot_mapping, *shape)
     assert query.is_contiguous()
     assert_near(query, expected)
-    for cache, reference in zip(ours, theirs, strict=True):
+    for cache, reference in zip(ours.caches, theirs.caches, strict=True):
         assert torch.equal(cache.isnan(), reference.isnan())  # nothing else was written
         assert_near(cache.nan_to_num(), reference.nan_to_num())
 
@@ -146,17 +161,18 @@ def test_qkv_of_empty_and_padded_steps(slots: list[int], block_size: int) -> Non
 def test_store_kv(num_kv_heads: int, head_dim: int, kind: str, dtype: torch.dtype) -> None:
     slots = torch.tensor([40, -1, 0, 63, 15])
     key, value = (make(kind, 5, num_kv_heads, head_dim, dtype=dtype) for _ in range(2))
-    ours, theirs = make_pages(head_dim, num_kv_heads, 16, dtype), make_pages(head_dim, num_kv_heads, 16, dtype)
-    triton_qkv.store_kv(key, value, *ours, slots)
-    torch_store_kv(key, value, *theirs, slots)
-    for cache, reference in zip(ours, theirs, strict=True):
+    ours, theirs = Pages(head_dim, num_kv_heads, 16, dtype), Pages(head_dim, num_kv_heads, 16, dtype)
+    triton_qkv.store_kv(key, value, *ours.caches, slots)
+    ours.assert_guards_untouched()
+    torch_store_kv(key, value, *theirs.caches, slots)
+    for cache, reference in zip(ours.caches, theirs.caches, strict=True):
         torch.testing.assert_close(cache, reference, rtol=0, atol=0, equal_nan=True)
 
 
 def test_store_kv_takes_heads_cut_out_of_a_joined_projection() -> None:
     joined = torch.randn(3, 8, 64)
-    ours, theirs = make_pages(64, 2, 16, torch.float32), make_pages(64, 2, 16, torch.float32)
+    ours, theirs = Pages(64, 2, 16, torch.float32), Pages(64, 2, 16, torch.float32)
     slots = torch.tensor([1, 2, 50])
-    triton_qkv.store_kv(joined[:, 4:6], joined[:, 6:], *ours, slots)
-    torch_store_kv(joined[:, 4:6], joined[:, 6:], *theirs, slots)
-    torch.testing.assert_close(torch.stack(ours), torch.stack(theirs), rtol=0, atol=0, equal_nan=True)
+    triton_qkv.store_kv(joined[:, 4:6], joined[:, 6:], *ours.caches, slots)
+    torch_store_kv(joined[:, 4:6], joined[:, 6:], *theirs.caches, slots)
+    torch.testing.assert_close(torch.stack(ours.caches), torch.stack(theirs.caches), rtol=0, atol=0, equal_nan=True)

@@ -73,6 +73,14 @@ def test_joined_products(tokens: int, size: int, outputs: int, has_bias: bool, d
     assert_near(out, fused_linear.linear_add(x64, weight64, residual64, bias64), dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["norm_linear", "norm_gated_linear"])
+def test_the_norm_of_a_row_near_zero_is_held_down_by_eps(name: str, dtype: torch.dtype) -> None:
+    x, norm_weight, weight = make(2, 64, dtype=dtype, scale=1e-4), make(64, dtype=dtype), make(8, 64, dtype=dtype)
+    expected = getattr(fused_linear, name)(x.double(), norm_weight.double(), 1e-5, weight.double())
+    assert_near(getattr(triton_linear, name)(x, norm_weight, 1e-5, weight), expected, dtype)
+
+
 def test_strided_inputs_and_weights() -> None:
     x, residual = torch.randn(3, 80)[:, ::2], torch.randn(40, 3).T
     weight, norm_weight = torch.randn(40, 90)[:, 7:47], torch.randn(40)
