@@ -29,7 +29,7 @@ def make_inputs(rows: list[int], starts: list[int], spare: int = 0) -> DecodeInp
 
 @pytest.mark.parametrize("fill", [torch_fill_decode_inputs, fill_decode_inputs])
 def test_known_values(fill: Callable[..., None]) -> None:
-    inputs = make_inputs(rows=[2, 0, 1, 3], starts=[5, 3, 0, -1])
+    inputs = make_inputs(rows=[2, 0, 1, 3], starts=[5, 3, 0, -1], spare=5).head(4)
     last_tokens = torch.tensor([11, -1, 49151, -1])
     tables = torch.tensor([[7, 1 << 30], [2, 1 << 30], [9, 6], [1 << 30, 1 << 30]], dtype=torch.int32)
     temperature, seeds = torch.tensor([0.5, 0.0, 1.25, 0.75]), torch.tensor([1 << 40, -3, 0, 8])
