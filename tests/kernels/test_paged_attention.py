@@ -143,7 +143,8 @@ def test_large_scores_do_not_overflow() -> None:
     pages = Pages([6], 4, 1, 8)
     q = torch.full((1, 1, 8), 1e4)
     out = paged_attention(q, pages.keys, pages.values, build_metadata(pages.tables, [1], [6], 4), 1.0)
-    torch.testing.assert_close(out.double(), reference(q, pages, [1], 1.0), rtol=0, atol=1e-5)
+    # Scores of about 1e4 are rounded by up to 1e-3, which is how far two near-equal weights may be off.
+    torch.testing.assert_close(out.double(), reference(q, pages, [1], 1.0), rtol=0, atol=1e-2)
 
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:

@@ -106,7 +106,8 @@ def test_query_start_may_begin_behind_other_tokens_which_stay_unwritten() -> Non
 def test_large_scores_do_not_overflow() -> None:
     batch = PagedBatch([9], [40])
     batch.q *= 1e4
-    check(batch)
+    # Scores of about 1e4 are rounded by up to 1e-3 in float32, which is how far two near-equal weights may be off.
+    assert relative_error(run(batch), batch.expected()) < 1e-2
 
 
 def test_a_row_is_the_same_beside_others_and_alone() -> None:
