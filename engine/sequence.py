@@ -6,12 +6,15 @@ A sequence knows its tokens, its block table and its place in life; it knows nei
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Callable
 
 from ..errors import IllegalTransition
 from ..telemetry.clock import Clock
 from ..telemetry.events import AnyEvent, SequenceSnapshot, StatusChanged
 from .sampling_params import SamplingParams
+
+logger = logging.getLogger("nanolens.sequence")
 
 
 class SequenceStatus(enum.Enum):
@@ -125,6 +128,8 @@ class Sequence:
     def transition(self, to: SequenceStatus, reason: str, step: int = 0) -> None:
         """Change the status and record it; the only place where this happens.
 
+        At level DEBUG the logger `nanolens.sequence` tells each change, its fields also as attributes of the record.
+
         Raises:
             IllegalTransition: the table does not hold (status, to, reason); nothing has changed.
         """
@@ -136,6 +141,10 @@ class Sequence:
         self.status, self.status_t, self.reason, self.wait_reason = to, now, reason, ""
         request = self.request_id if not old_value else ""
         self._record(StatusChanged(now, step, self.seq_id, old_value, to.value, reason, request))
+        if logger.isEnabledFor(logging.DEBUG):
+            fields = {"seq": self.seq_id, "request": self.request_id, "step": step, "reason": reason}
+            fields |= {"from_status": old_value, "to_status": to.value}
+            logger.debug(" ".join(f"{name}={value}" for name, value in fields.items()), extra=fields)
 
     @property
     def num_tokens(self) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import logging
 
 import pytest
 
-from fake_engine import Clock
+from fake_engine import Clock, FakeEngine
 from nanolens.engine.sampling_params import SamplingParams
 from nanolens.engine.sequence import TRANSITIONS, Sequence, SequenceStatus
 from nanolens.errors import IllegalTransition
@@ -75,3 +76,19 @@ def test_every_state_can_be_reached_and_only_the_final_ones_are_dead_ends() -> N
     assert reached == set(STATES)
     dead_ends = {state for state in STATES if not any(old == state for old, _ in EXPECTED)}
     assert dead_ends == {status.value for status in SequenceStatus if status.is_final} == {"FINISHED", "ERROR"}
+
+
+def test_a_change_is_logged_with_its_fields_at_debug_only(caplog: pytest.LogCaptureFixture) -> None:
+    engine = FakeEngine()
+    with caplog.at_level(logging.INFO, logger="nanolens.sequence"):
+        engine.add([1, 2, 3], 2)
+        engine.run()
+    assert not caplog.records
+    with caplog.at_level(logging.DEBUG, logger="nanolens.sequence"):
+        request = engine.add([4, 5, 6], 2)
+        engine.run()
+    changes = [(r.from_status, r.to_status, r.reason) for r in caplog.records]  # type: ignore[attr-defined]
+    assert changes == [
+        ("", "WAITING", "arrived"), ("WAITING", "RUNNING", "admitted"), ("RUNNING", "FINISHED", "length"),
+    ]  # fmt: skip
+    assert f"request={request}" in caplog.messages[0] and "to_status=WAITING" in caplog.messages[0]
