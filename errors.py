@@ -44,6 +44,22 @@ class OutOfBlocks(NanolensError):
     """The block pool can't give what was asked; nothing has changed."""
 
 
+class OutOfDeviceMemory(NanolensError):
+    """A step did not fit into the device's memory."""
+
+
+class UnknownRequest(NanolensError, LookupError):
+    """No live request has this id."""
+
+
+class NotPaused(NanolensError):
+    """A sequence that has to be PAUSED for this is not; nothing has changed."""
+
+
+class EngineIsPaused(NanolensError):
+    """The engine plans no steps until it is continued, so this would wait forever."""
+
+
 class JournalError(NanolensError):
     """A journal that is missing, foreign, of a newer version, or damaged beyond its torn tail."""
 

@@ -26,6 +26,14 @@ _RANGES: dict[str, tuple[int, int]] = {
     "max_model_len": (1, _MAX),
     "journal_cap": (1 << 16, 2**63 - 1),
     "seed": (-(2**63), 2**63 - 1),
+    "host_blocks": (0, _MAX),
+    "disk_blocks": (0, _MAX),
+}
+# Above the first, at most the second; None where the setting allows it.
+_REALS: dict[str, tuple[float, float]] = {
+    "gpu_memory_utilization": (0.0, 1.0),
+    "aging_s": (0.0, 1e9),
+    "paused_ttl_s": (0.0, 1e9),
 }
 _DEVICE = re.compile(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,2}))?")
 
@@ -46,6 +54,13 @@ class EngineConfig:
         max_model_len: longest prompt + output; None takes the model's, capped by the pool.
         batching: "mixed" computes decode and prefill in one step; "prefill_first" prefills alone first.
         policy: order of the waiting queue: "fcfs", "priority" (lower value first), "sjf" (fewest tokens to go first).
+        aging_s: seconds of waiting that weigh as much as one level of priority ("priority"), or as 1,000 tokens ("sjf").
+        preemption_mode: what a preempted sequence's KV comes back by: "recompute", "swap" (kept in the swap space, where
+            there is room), or "auto", the cheaper of the two by what both were measured to cost.
+        host_blocks: slots of the swap space in host memory (pinned on a GPU), a block each.
+        disk_blocks: slots of the swap space in the file at `swap_path`.
+        swap_path: the swap file; made anew, removed at the end. None keeps no file.
+        paused_ttl_s: a sequence that stays PAUSED longer expires; None: never.
         prefix_cache: share the blocks of equal prefixes.
         overlap: plan and launch step N+1 before step N is read; None: on a GPU.
         attention: attention backend; "auto" picks by device, dtype and block size.
@@ -70,6 +85,12 @@ class EngineConfig:
     max_model_len: int | None = None
     batching: Literal["mixed", "prefill_first"] = "mixed"
     policy: Literal["fcfs", "priority", "sjf"] = "fcfs"
+    aging_s: float = 10.0
+    preemption_mode: Literal["auto", "recompute", "swap"] = "auto"
+    host_blocks: int = 0
+    disk_blocks: int = 0
+    swap_path: str | None = None
+    paused_ttl_s: float | None = 600.0
     prefix_cache: bool = True
     overlap: bool | None = None
     attention: Literal["auto", "torch", "triton", "flash"] = "auto"
@@ -102,11 +123,19 @@ class EngineConfig:
                 if not isinstance(value, str) or value not in choices:
                     raise InvalidConfig(f"{name}={_shown(value)}: must be one of {', '.join(choices)}")
                 self._set(name, str.__str__(value))
-        self._set("gpu_memory_utilization", _share("gpu_memory_utilization", self.gpu_memory_utilization))
+            elif name in _REALS:
+                self._set(name, _real(name, value, *_REALS[name]))
         self._set("model", _text("model", self.model, "a directory, a hub name, smollm2 or dummy:NAME"))
         self._set("device", check_device(self.device))
         if self.journal is not None:
             self._set("journal", _text("journal", _as_path(self.journal), "a directory's path, or None for no journal"))
+        if self.swap_path is not None:
+            self._set("swap_path", _text("swap_path", _as_path(self.swap_path), "a file's path, or None for no file"))
+        if (self.swap_path is None) != (self.disk_blocks == 0):
+            raise InvalidConfig(
+                f"swap_path={_shown(self.swap_path)} with disk_blocks={self.disk_blocks}: a swap file needs both, its "
+                "path and the blocks that it may hold"
+            )
 
     def _set(self, name: str, value: str | int | float) -> None:
         """Put a checked value in the plain type that the journal can hold."""
@@ -153,14 +182,14 @@ def _whole(name: str, value: object) -> int:
     return int.__int__(value)
 
 
-def _share(name: str, value: object) -> float:
-    """A real number above 0 and at most 1, whichever type it comes in."""
+def _real(name: str, value: object, above: float, most: float) -> float:
+    """A real number above the one bound and at most the other, whichever type it comes in."""
     number = math.nan
     if not isinstance(value, bool) and isinstance(value, numbers.Real):
         with contextlib.suppress(OverflowError):
             number = float(value)
-    if not 0.0 < number <= 1.0:
-        raise InvalidConfig(f"{name}={_shown(value)}: must be above 0 and at most 1")
+    if not above < number <= most:
+        raise InvalidConfig(f"{name}={_shown(value)}: must be above {above:g} and at most {most:g}")
     return number
 
 

@@ -11,6 +11,31 @@ from typing import Any, Protocol
 from .sequence import Sequence
 
 
+@dataclass(frozen=True, slots=True)
+class BlockMove:
+    """Blocks of one sequence that change their place: what `sources[i]` holds goes to `targets[i]`.
+
+    A place >= 0 is a block on the device; -1 - s is slot s of the swap space: in host memory below the runner's
+    `host_blocks`, in the swap file from there on.
+    """
+
+    move: int  # its number, from 1
+    seq_id: int
+    kind: str  # out, in, down
+    sources: list[int]
+    targets: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveResult:
+    """What came of a move."""
+
+    move: int
+    num_bytes: int
+    duration_ns: int
+    error: str = ""  # why it failed: what its targets hold means nothing
+
+
 @dataclass(slots=True)
 class StepPlan:
     """One step's work, as parallel lists: sequence i computes `counts[i]` tokens from position `starts[i]`.
@@ -18,6 +43,11 @@ class StepPlan:
     `starts[i] + counts[i] == sequence.num_tokens` exactly when `samples[i]`: the sequence then samples one token.
     A token at a position >= len(sequence.token_ids) is still on the device: it is the one that the runner itself
     sampled for this sequence in the step before. `epochs[i]` is the sequence's epoch when planned.
+
+    `moves` come before the step, in their order and after all earlier moves: a source may be another one's target.
+    A block that a move "out" frees may be written by this very step. No step reads a block before the move that fills
+    it is in a `StepResult.moved`. `copies` are pairs (source, target) of blocks on the device, copied before the step's
+    tokens are computed. A plan may have moves alone; collecting it waits for all moves launched so far.
     """
 
     step: int
@@ -30,6 +60,8 @@ class StepPlan:
     released: list[int]  # ids of sequences that left RUNNING since the last plan: the runner forgets them
     planned_t: int = 0  # clock when planning began
     plan_ns: int = 0
+    moves: list[BlockMove] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
@@ -63,12 +95,20 @@ class StepResult:
     wait_ns: int = 0  # that collecting waited for the device
     graph: bool = False
     padding: int = 0
+    moved: list[MoveResult] = field(default_factory=list)  # moves that ended since the last collect
 
 
 class Runner(Protocol):
-    """Runs planned steps on a device. Launches complete in order; at most two are in flight."""
+    """Runs planned steps on a device. Launches complete in order; at most two are in flight.
+
+    `launch` raises OutOfDeviceMemory when a step does not fit into memory; the same sequences, or some of them, can
+    then be launched again.
+    """
 
     num_blocks: int  # KV pool size
+    host_blocks: int  # slots of the swap space in host memory
+    disk_blocks: int  # and in the swap file
+    swap_ns_per_block: int  # to move a block between device and host, as measured at start; 0: not known
     vocab_size: int  # logits width; every sampled id is below it
 
     def launch(self, plan: StepPlan) -> Any:
@@ -76,6 +116,9 @@ class Runner(Protocol):
 
     def collect(self, handle: Any) -> StepResult:
         """Wait for a launched step and read its tokens."""
+
+    def is_sound(self) -> bool:
+        """Whether the device still computes, after a step has failed."""
 
     def close(self) -> None:
         """Give back the device's memory."""

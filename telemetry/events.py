@@ -56,6 +56,34 @@ class EngineError(Event, tag="engine.error"):
     message: str
 
 
+class EnginePaused(Event, tag="engine.paused"):
+    """From here on nothing is planned until `engine.continued`."""
+
+    t: int
+    step: int
+    cause: str  # operator, steps (those granted are done), or "breakpoint N"
+
+
+class EngineContinued(Event, tag="engine.continued"):
+    """Planning goes on: for `num_steps` steps, or until paused again where that is 0."""
+
+    t: int
+    step: int
+    num_steps: int
+
+
+class BreakpointHit(Event, tag="breakpoint.hit"):
+    """An event met the predicate of a breakpoint; the event stands before this one, in the same step or the last."""
+
+    t: int
+    step: int
+    breakpoint: int
+    predicate: str
+    event: str  # its tag
+    seq: int  # the sequence that it names, or -1
+    action: str  # engine (it pauses), sequence (this one pauses)
+
+
 class RequestArrived(Event, tag="request.arrived"):
     """A valid request was accepted; its sequences follow as transitions to WAITING ("arrived")."""
 
@@ -102,6 +130,8 @@ class StatusChanged(Event, tag="sequence.status"):
     new: str
     reason: str
     request: str = ""  # given on arrival only
+    kept: int = 0  # RUNNING -> PAUSED: computed tokens whose KV it keeps; work in flight is void
+    cause: int = -1  # the sibling whose error ended this sequence, or -1
 
 
 class WaitReasonChanged(Event, tag="sequence.waits"):
@@ -113,10 +143,29 @@ class WaitReasonChanged(Event, tag="sequence.waits"):
     reason: str
 
 
+class SequenceResumed(Event, tag="sequence.resumed"):
+    """A paused sequence goes on; its transition out of PAUSED follows."""
+
+    t: int
+    step: int
+    seq: int
+    num_appended: int  # tokens that the caller put after what the sequence had
+    max_tokens: int  # tokens that it may have generated in all, from now on
+
+
+class PriorityChanged(Event, tag="sequence.priority"):
+    """A live sequence's priority; lower is more urgent."""
+
+    t: int
+    step: int
+    seq: int
+    priority: int
+
+
 class PrefixMatched(Event, tag="prefix.matched"):
     """The prefix-cache look-up of an admission. Counts are tokens.
 
-    `recompute` marks the readmission of a preempted sequence: its hits are its own work found again, and never
+    `recompute` marks any admission but a sequence's first: its hits are its own work found again, and never
     count as prefix hits. `never_seen + evicted + sub_block + hit == queried` for a first admission.
     """
 
@@ -154,26 +203,78 @@ class BlocksCached(Event, tag="blocks.cached"):
 
 
 class BlocksFreed(Event, tag="blocks.freed"):
-    """A sequence gave up its whole table, in this order (its tail first); shared blocks only lose a reference."""
+    """A sequence gave up its whole table, in this order (its tail first); shared blocks only lose a reference.
+
+    An entry below 0 is a slot of the swap space (see `BlocksSwapped`); slots are not in `free`.
+    """
 
     t: int
     step: int
     seq: int
     blocks: list[int]
     free: int  # free blocks afterwards
+    lost: int = 0  # computed tokens that a sequence which lives on, not preempted just now, has to compute again
+
+
+class BlocksSwapped(Event, tag="blocks.swapped"):
+    """Entries of a sequence's table changed their place: `targets[i]` stands where `sources[i]` stood.
+
+    An entry >= 0 is a block on the device, -1 - s is slot s of the swap space: slots below host_blocks are in host
+    memory, those from there on in the swap file. Sources are given up at once, a block that others share only loses
+    a reference. `swap.finished` tells when the data has arrived.
+    """
+
+    t: int
+    step: int
+    seq: int
+    kind: str  # out (device to host or disk), in (to the device), down (host to disk)
+    move: int  # number of the move, from 1; 0: nothing to move, all targets were still cached on the device
+    sources: list[int]
+    targets: list[int]
+    cached: list[int]  # of the targets of kind "in": blocks that still held the content, revived or shared
+    evicted: list[int]  # of the other targets: blocks that held cached content, now lost
+    free: int  # free device blocks afterwards
+
+
+class SwapFinished(Event, tag="swap.finished"):
+    """A move of blocks is done, or failed: the sequence's KV is then dropped (`blocks.freed`) and computed again."""
+
+    t: int
+    step: int
+    seq: int
+    move: int
+    num_bytes: int
+    duration_ns: int
+    error: str = ""
+
+
+class BlockCopied(Event, tag="block.copied"):
+    """Copy on write: a sibling's partly filled block was copied into a block of this sequence's own.
+
+    `num_tokens` of it count as computed, behind those that `prefix.matched` found.
+    """
+
+    t: int
+    step: int
+    seq: int
+    source_seq: int
+    source: int
+    target: int
+    num_tokens: int
 
 
 class SequencePreempted(Event, tag="sequence.preempted"):
-    """A running sequence lost its blocks; its transition to WAITING and BlocksFreed follow."""
+    """A running sequence lost its place; its transition to WAITING follows, then blocks.freed or blocks.swapped."""
 
     t: int
     step: int
     seq: int
     by: int  # the sequence that gets the blocks; the victim itself when it was the last one
-    cause: str  # no_blocks, priority
+    cause: str  # no_blocks, priority, swap_failed
     mode: str  # recompute, swap
     num_blocks: int
     num_tokens: int  # computed tokens lost
+    kept: int = 0  # computed tokens kept in the swap space
 
 
 class StepPlanned(Event, tag="step.planned"):
@@ -186,7 +287,7 @@ class StepPlanned(Event, tag="step.planned"):
 
     t: int
     step: int
-    kind: str  # decode, prefill, mixed
+    kind: str  # decode, prefill, mixed, moves (of blocks alone)
     chunks: list[tuple[int, int, int]]
     decodes: int
     idle: list[int]
@@ -214,6 +315,15 @@ class StepFinished(Event, tag="step.finished"):
     graph: bool = False
     padding: int = 0
     wait_ns: int = 0  # of collect_ns, what the host waited for the device
+
+
+class StepRetried(Event, tag="step.retried"):
+    """A step did not fit into memory and was launched again in parts; `step.finished` covers them all."""
+
+    t: int
+    step: int
+    error: str
+    parts: int
 
 
 class TokensSampled(Event, tag="tokens.sampled"):
@@ -269,9 +379,10 @@ class SequenceSnapshot(msgspec.Struct, array_like=True, gc=False):
     prefill_target: int  # the prefill phase ends when num_computed_tokens reaches it
     max_tokens: int
     num_preemptions: int
-    block_table: list[int]
+    block_table: list[int]  # blocks, or slots of the swap space as -1 - slot
     first_token_t: int = 0  # 0: none yet
     last_token_t: int = 0
+    num_appended_tokens: int = 0  # put in by `resume`, counted neither with the prompt nor with the output
 
 
 class Keyframe(Event, tag="keyframe"):
@@ -292,10 +403,13 @@ class Keyframe(Event, tag="keyframe"):
     cached_by: list[int]
     free_blocks: list[int]
     totals: dict[str, int]  # counters since the run began; names in telemetry/state.py
+    engine_paused: str = ""  # why nothing is planned
 
 
 AnyEvent = Union[
-    EngineStarted, EngineReady, EngineStopped, EngineError, RequestArrived, RequestRefused, RequestFinished,
-    StatusChanged, WaitReasonChanged, PrefixMatched, BlocksAllocated, BlocksCached, BlocksFreed, SequencePreempted,
-    StepPlanned, StepFinished, TokensSampled, CallbackFailed, JournalDropped, Mark, Keyframe,
+    EngineStarted, EngineReady, EngineStopped, EngineError, EnginePaused, EngineContinued, BreakpointHit,
+    RequestArrived, RequestRefused, RequestFinished, StatusChanged, WaitReasonChanged, SequenceResumed,
+    PriorityChanged, PrefixMatched, BlocksAllocated, BlocksCached, BlocksFreed, BlocksSwapped, SwapFinished,
+    BlockCopied, SequencePreempted, StepPlanned, StepFinished, StepRetried, TokensSampled, CallbackFailed,
+    JournalDropped, Mark, Keyframe,
 ]  # fmt: skip
