@@ -101,8 +101,8 @@ class StepResult:
 class Runner(Protocol):
     """Runs planned steps on a device. Launches complete in order; at most two are in flight.
 
-    `launch` raises OutOfDeviceMemory when a step does not fit into memory; the same sequences, or some of them, can
-    then be launched again.
+    `launch` raises OutOfDeviceMemory when a step does not fit into memory; its moves, copies and releases are then done,
+    and the same sequences, or some of them, can be launched again.
     """
 
     num_blocks: int  # KV pool size
@@ -116,6 +116,9 @@ class Runner(Protocol):
 
     def collect(self, handle: Any) -> StepResult:
         """Wait for a launched step and read its tokens."""
+
+    def finish_moves(self) -> list[MoveResult]:
+        """Wait for all moves launched so far; those that no StepResult has told of yet."""
 
     def is_sound(self) -> bool:
         """Whether the device still computes, after a step has failed."""

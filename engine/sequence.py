@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 
 from ..errors import IllegalTransition
+from ..telemetry.block_table import residency_of
 from ..telemetry.clock import Clock
 from ..telemetry.events import AnyEvent, SequenceSnapshot, StatusChanged
 from .sampling_params import SamplingParams
@@ -73,7 +74,8 @@ class Sequence:
         "wait_reason", "num_computed_tokens", "num_pending", "num_cached_tokens", "prefill_target", "max_tokens",
         "block_table", "block_hashes", "num_registered_blocks", "parent_content", "priority", "num_preemptions",
         "epoch", "leader", "arrived_t", "first_scheduled_t", "first_token_t", "last_token_t", "finished_t",
-        "finish_reason", "stop_reason", "max_total_tokens", "stop_token_ids", "bad_words_ids", "_record", "_clock",
+        "finish_reason", "stop_reason", "max_total_tokens", "stop_token_ids", "bad_words_ids", "num_appended_tokens",
+        "appended", "output_start", "queue_key", "move_in", "decode_paused_ns", "_record", "_clock",
     )  # fmt: skip
 
     def __init__(
@@ -122,12 +124,21 @@ class Sequence:
         self.stop_reason: int | str | None = None
         self.stop_token_ids: frozenset[int] = frozenset()  # the model's EOS ids included, unless it ignores them
         self.bad_words_ids: list[list[int]] = []
+        self.num_appended_tokens = 0
+        self.appended: list[tuple[int, int]] = []  # positions [first, end) of tokens that `append` put in
+        self.output_start = self.num_prompt_tokens  # where the present run of generated tokens began
+        self.queue_key: tuple[int, ...] = (seq_id,)  # its place in the order of the policy
+        self.move_in = 0  # the move that brings its blocks back to the device, while it is under way
+        self.decode_paused_ns = 0  # PAUSED between its first token and its last
         self._record = record
         self._clock = clock
 
-    def transition(self, to: SequenceStatus, reason: str, step: int = 0) -> None:
+    def transition(
+        self, to: SequenceStatus, reason: str, step: int = 0, *, kept: int = 0, cause: Sequence | None = None
+    ) -> None:
         """Change the status and record it; the only place where this happens.
 
+        `kept` tokens of KV stay when it leaves RUNNING for PAUSED; `cause` is the sibling that drew it into its error.
         At level DEBUG the logger `nanolens.sequence` tells each change, its fields also as attributes of the record.
 
         Raises:
@@ -138,9 +149,12 @@ class Sequence:
             raise IllegalTransition(f"sequence {self.seq_id}: {old} -> {to.value} ({reason}) is not allowed")
         old_value = self.status.value if self.status else ""
         now = self._clock()
+        if self.status is SequenceStatus.PAUSED and self.first_token_t and not to.is_final:
+            self.decode_paused_ns += now - self.status_t
         self.status, self.status_t, self.reason, self.wait_reason = to, now, reason, ""
         request = self.request_id if not old_value else ""
-        self._record(StatusChanged(now, step, self.seq_id, old_value, to.value, reason, request))
+        culprit = -1 if cause is None or cause is self else cause.seq_id
+        self._record(StatusChanged(now, step, self.seq_id, old_value, to.value, reason, request, kept, culprit))
         if logger.isEnabledFor(logging.DEBUG):
             fields = {"seq": self.seq_id, "request": self.request_id, "step": step, "reason": reason}
             fields |= {"from_status": old_value, "to_status": to.value}
@@ -154,12 +168,42 @@ class Sequence:
     @property
     def num_output_tokens(self) -> int:
         """Generated tokens, those still on the device included."""
-        return len(self.token_ids) + self.num_pending - self.num_prompt_tokens
+        return len(self.token_ids) + self.num_pending - self.num_prompt_tokens - self.num_appended_tokens
+
+    @property
+    def num_read_output_tokens(self) -> int:
+        """Generated tokens that the host has read."""
+        return len(self.token_ids) - self.num_prompt_tokens - self.num_appended_tokens
 
     @property
     def output_token_ids(self) -> list[int]:
-        """Generated tokens that the host has read."""
-        return self.token_ids[self.num_prompt_tokens :]
+        """Generated tokens that the host has read; what was appended between them is left out."""
+        ids, first = [], self.num_prompt_tokens
+        for start, end in self.appended:
+            ids += self.token_ids[first:start]
+            first = end
+        return ids + self.token_ids[first:]
+
+    @property
+    def given_token_ids(self) -> list[int]:
+        """The tokens that it did not generate: its prompt and what was appended."""
+        ids = self.token_ids[: self.num_prompt_tokens]
+        for start, end in self.appended:
+            ids += self.token_ids[start:end]
+        return ids
+
+    def append(self, token_ids: list[int]) -> None:
+        """Put given tokens after those that it has; they are to be computed, and count as no output."""
+        start = len(self.token_ids)
+        self.token_ids += token_ids
+        self.appended.append((start, len(self.token_ids)))
+        self.num_appended_tokens += len(token_ids)
+        self.output_start = len(self.token_ids)
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether all the KV that it has is on the device now."""
+        return not self.move_in and min(self.block_table, default=0) >= 0
 
     @property
     def phase(self) -> str:
@@ -171,8 +215,8 @@ class Sequence:
         """Whether it has arrived and not ended."""
         return self.status is not None and not self.status.is_final
 
-    def snapshot(self) -> SequenceSnapshot:
-        """This sequence as a keyframe holds it."""
+    def snapshot(self, host_blocks: int = 0) -> SequenceSnapshot:
+        """This sequence as a keyframe holds it; `host_blocks` tells host memory from the swap file."""
         return SequenceSnapshot(
             seq=self.seq_id,
             request=self.request_id,
@@ -180,12 +224,12 @@ class Sequence:
             phase=self.phase,
             reason=self.reason,
             wait_reason=self.wait_reason,
-            residency="device" if self.block_table else "none",
+            residency=residency_of(self.block_table, host_blocks),
             priority=self.priority,
             arrived_t=self.arrived_t,
             status_t=self.status_t,
             num_prompt_tokens=self.num_prompt_tokens,
-            num_output_tokens=len(self.token_ids) - self.num_prompt_tokens,
+            num_output_tokens=self.num_read_output_tokens,
             num_computed_tokens=self.num_computed_tokens,
             num_cached_tokens=self.num_cached_tokens or 0,
             prefill_target=self.prefill_target,
@@ -194,4 +238,5 @@ class Sequence:
             block_table=list(self.block_table),
             first_token_t=self.first_token_t,
             last_token_t=self.last_token_t,
+            num_appended_tokens=self.num_appended_tokens,
         )

@@ -151,6 +151,7 @@ class SequenceResumed(Event, tag="sequence.resumed"):
     seq: int
     num_appended: int  # tokens that the caller put after what the sequence had
     max_tokens: int  # tokens that it may have generated in all, from now on
+    appended_token_ids: list[int] | None = None  # only with journal_content
 
 
 class PriorityChanged(Event, tag="sequence.priority"):
@@ -220,8 +221,8 @@ class BlocksSwapped(Event, tag="blocks.swapped"):
     """Entries of a sequence's table changed their place: `targets[i]` stands where `sources[i]` stood.
 
     An entry >= 0 is a block on the device, -1 - s is slot s of the swap space: slots below host_blocks are in host
-    memory, those from there on in the swap file. Sources are given up at once, a block that others share only loses
-    a reference. `swap.finished` tells when the data has arrived.
+    memory, those from there on in the swap file. Both lists are in table order. Sources are given up at once, the last
+    one first; a block that others share only loses a reference. `swap.finished` tells when the data has arrived.
     """
 
     t: int
