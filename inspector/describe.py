@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..telemetry.block_table import slot_of
 from ..telemetry.events import (
     AnyEvent,
+    BlockCopied,
     BlocksAllocated,
     BlocksCached,
     BlocksFreed,
+    BlocksSwapped,
+    BreakpointHit,
     CallbackFailed,
+    EngineContinued,
     EngineError,
+    EnginePaused,
     EngineReady,
     EngineStarted,
     EngineStopped,
@@ -19,13 +25,17 @@ from ..telemetry.events import (
     Keyframe,
     Mark,
     PrefixMatched,
+    PriorityChanged,
     RequestArrived,
     RequestFinished,
     RequestRefused,
     SequencePreempted,
+    SequenceResumed,
     StatusChanged,
     StepFinished,
     StepPlanned,
+    StepRetried,
+    SwapFinished,
     TokensSampled,
     WaitReasonChanged,
 )
@@ -47,9 +57,14 @@ def sequences_of(event: AnyEvent) -> list[int]:
         return event.wasted
     if isinstance(event, RequestArrived | TokensSampled):
         return event.seqs
-    seq = getattr(event, "seq", None)
-    others = [event.by] if isinstance(event, SequencePreempted) else []
-    return ([seq] if seq is not None else []) + others
+    named = [getattr(event, "seq", -1)]
+    if isinstance(event, SequencePreempted):
+        named.append(event.by)
+    elif isinstance(event, BlockCopied):
+        named.append(event.source_seq)
+    elif isinstance(event, StatusChanged):
+        named.append(event.cause)
+    return [seq for seq in named if seq >= 0]
 
 
 def plural(count: int, noun: str) -> str:
@@ -57,10 +72,22 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def _numbers(numbers: list[int], noun: str) -> str:
+    shown = " ".join(map(str, numbers[:SHOWN_BLOCKS]))
+    more = f" and {len(numbers) - SHOWN_BLOCKS} more" if len(numbers) > SHOWN_BLOCKS else ""
+    return f"{plural(len(numbers), noun)} ({shown}{more})"
+
+
 def _blocks(blocks: list[int]) -> str:
-    shown = " ".join(map(str, blocks[:SHOWN_BLOCKS]))
-    more = f" and {len(blocks) - SHOWN_BLOCKS} more" if len(blocks) > SHOWN_BLOCKS else ""
-    return f"{plural(len(blocks), 'block')} ({shown}{more})"
+    return _numbers(blocks, "block")
+
+
+def _entries(table: list[int]) -> str:
+    """The entries of a block table: blocks, and slots of the swap space."""
+    blocks, slots = [entry for entry in table if entry >= 0], [slot_of(entry) for entry in table if entry < 0]
+    if not slots:
+        return _blocks(blocks)
+    return f"{_blocks(blocks)} and {_numbers(slots, 'slot')}" if blocks else _numbers(slots, "slot")
 
 
 def _started(e: EngineStarted) -> str:
@@ -92,7 +119,24 @@ def _finished(e: RequestFinished) -> str:
 
 
 def _status(e: StatusChanged) -> str:
-    return f"seq {e.seq} {e.old} -> {e.new} ({e.reason})" if e.old else f"seq {e.seq} {e.new} ({e.reason})"
+    kept = f", keeping {plural(e.kept, 'computed token')}" if e.kept else ""
+    cause = f", drawn in by seq {e.cause}" if e.cause >= 0 else ""
+    return f"seq {e.seq} {e.old + ' -> ' if e.old else ''}{e.new} ({e.reason}){kept}{cause}"
+
+
+def _resumed(e: SequenceResumed) -> str:
+    appended = f" with {plural(e.num_appended, 'token')} appended" if e.num_appended else ""
+    return f"seq {e.seq} resumed{appended}, max {e.max_tokens}"
+
+
+def _breakpoint(e: BreakpointHit) -> str:
+    whom = f" of seq {e.seq}" if e.seq >= 0 else ""
+    paused = "the engine pauses" if e.action == "engine" else "the sequence pauses"
+    return f"breakpoint {e.breakpoint} ({e.predicate}) met by {e.event}{whom}: {paused}"
+
+
+def _continued(e: EngineContinued) -> str:
+    return "engine continues" + (f" for {plural(e.num_steps, 'step')}" if e.num_steps else "")
 
 
 def _matched(e: PrefixMatched) -> str:
@@ -112,10 +156,34 @@ def _allocated(e: BlocksAllocated) -> str:
     return f"seq {e.seq} {' and '.join(parts) or 'takes no blocks'}{evicted}; {e.free} free"
 
 
+def _freed(e: BlocksFreed) -> str:
+    lost = f", losing {plural(e.lost, 'computed token')}" if e.lost else ""
+    return f"seq {e.seq} gives up {_entries(e.blocks)}{lost}; {e.free} free"
+
+
+def _swapped(e: BlocksSwapped) -> str:
+    move = f"move {e.move}" if e.move else "nothing to move"
+    still = f", {len(e.cached)} of them still there" if e.cached else ""
+    evicted = f", evicting {len(e.evicted)} cached" if e.evicted else ""
+    places = f"{_entries(e.sources)} -> {_entries(e.targets)}{still}"
+    return f"seq {e.seq} swaps {e.kind} {places}{evicted} ({move}); {e.free} free"
+
+
+def _swap_finished(e: SwapFinished) -> str:
+    if e.error:
+        return f"seq {e.seq} move {e.move} failed: {e.error}"
+    return f"seq {e.seq} move {e.move} done: {e.num_bytes / (1 << 20):.2f} MiB in {e.duration_ns / 1e6:.2f} ms"
+
+
+def _copied(e: BlockCopied) -> str:
+    tokens = plural(e.num_tokens, "token")
+    return f"seq {e.seq} copies {tokens} of block {e.source} of seq {e.source_seq} into block {e.target}"
+
+
 def _preempted(e: SequencePreempted) -> str:
     whom = "itself" if e.by == e.seq else f"seq {e.by}"
-    lost = f"{plural(e.num_blocks, 'block')} and {plural(e.num_tokens, 'computed token')} lost"
-    return f"seq {e.seq} preempted for {whom} ({e.cause}, {e.mode}): {lost}"
+    lost = f"{plural(e.num_tokens, 'computed token')} lost" + (f", {e.kept} kept" if e.mode == "swap" else "")
+    return f"seq {e.seq} preempted for {whom} ({e.cause}, {e.mode}): {plural(e.num_blocks, 'block')} and {lost}"
 
 
 def _planned(e: StepPlanned) -> str:
@@ -140,9 +208,12 @@ def _step_finished(e: StepFinished) -> str:
 
 
 def _keyframe(e: Keyframe) -> str:
+    num_paused = sum(1 for seq in e.sequences if seq.status == "PAUSED")
+    paused = f", {num_paused} paused" if num_paused else ""
+    engine = f"; engine paused ({e.engine_paused})" if e.engine_paused else ""
     return (
-        f"keyframe: {len(e.running)} running, {len(e.waiting)} waiting, {len(e.free_blocks)} blocks free, "
-        f"{len(e.cached_blocks)} cached"
+        f"keyframe: {len(e.running)} running, {len(e.waiting)} waiting{paused}, {len(e.free_blocks)} blocks free, "
+        f"{len(e.cached_blocks)} cached{engine}"
     )
 
 
@@ -151,18 +222,27 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     EngineReady: lambda e: "engine ready: " + ", ".join(_cost(name, value) for name, value in e.costs.items()),
     EngineStopped: lambda e: f"engine stopped ({e.reason})",
     EngineError: lambda e: f"engine error: {e.message}",
+    EnginePaused: lambda e: f"engine paused ({e.cause})",
+    EngineContinued: _continued,
+    BreakpointHit: _breakpoint,
     RequestArrived: _arrived,
     RequestRefused: lambda e: f"request {e.request} refused: {e.reason}",
     RequestFinished: _finished,
     StatusChanged: _status,
     WaitReasonChanged: lambda e: f"seq {e.seq} waits: {e.reason}",
+    SequenceResumed: _resumed,
+    PriorityChanged: lambda e: f"seq {e.seq} has priority {e.priority}",
     PrefixMatched: _matched,
     BlocksAllocated: _allocated,
     BlocksCached: lambda e: f"seq {e.seq} enters {_blocks(e.blocks)} into the prefix cache",
-    BlocksFreed: lambda e: f"seq {e.seq} gives up {_blocks(e.blocks)}; {e.free} free",
+    BlocksFreed: _freed,
+    BlocksSwapped: _swapped,
+    SwapFinished: _swap_finished,
+    BlockCopied: _copied,
     SequencePreempted: _preempted,
     StepPlanned: _planned,
     StepFinished: _step_finished,
+    StepRetried: lambda e: f"step does not fit ({e.error}): launched again in {plural(e.parts, 'part')}",
     TokensSampled: lambda e: f"sampled {', '.join(f'seq {s}: {t}' for s, t in zip(e.seqs, e.tokens, strict=True))}",
     CallbackFailed: lambda e: f"a callback of request {e.request} failed: {e.message}",
     JournalDropped: lambda e: f"journal lost {plural(e.events, 'event')} in {plural(e.frames, 'frame')}: {e.reason}",

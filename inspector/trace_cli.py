@@ -14,7 +14,9 @@ from ..errors import AuditError, JournalError
 from ..telemetry.audit import Audit
 from ..telemetry.events import (
     AnyEvent,
+    BreakpointHit,
     EngineError,
+    EnginePaused,
     EngineStarted,
     JournalDropped,
     Keyframe,
@@ -23,6 +25,8 @@ from ..telemetry.events import (
     RequestRefused,
     SequencePreempted,
     StatusChanged,
+    StepRetried,
+    SwapFinished,
 )
 from ..telemetry.reader import JournalReader
 from .describe import describe, plural, sequences_of
@@ -197,9 +201,9 @@ def _colour_of(event: AnyEvent) -> str:
         return RED
     if isinstance(event, RequestFinished):
         return RED if event.finish_reason == "error" else GREEN
-    if isinstance(event, StatusChanged) and event.new == "ERROR":
+    if (isinstance(event, StatusChanged) and event.new == "ERROR") or (isinstance(event, SwapFinished) and event.error):
         return RED
-    return YELLOW if isinstance(event, SequencePreempted) else ""
+    return YELLOW if isinstance(event, SequencePreempted | EnginePaused | BreakpointHit | StepRetried) else ""
 
 
 def _as_json(event: AnyEvent) -> str:

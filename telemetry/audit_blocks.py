@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import AuditError
 from .events import BlocksAllocated, BlocksCached, BlocksFreed
-from .sequence_state import HASH_BYTES, PoolState
+from .pool_state import HASH_BYTES, PoolState
 from .state import EngineState
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .events import Keyframe, SequenceSnapshot
-from .sequence_state import HASH_BYTES
+from .pool_state import HASH_BYTES
 
 _SEQUENCE_FIELDS = SequenceSnapshot.__struct_fields__
 
@@ -14,7 +14,7 @@ def keyframe_differences(given: Keyframe, expected: Keyframe) -> list[str]:
     """Where `given` is not `expected`; empty when they agree.
 
     `t` is not compared, nor the order of sequences, of cached blocks and of `running`; the orders of `waiting` and of
-    the free list are.
+    the free list are. A total that one of them does not name is 0 there: an older journal has fewer.
     """
     found: list[str] = []
 
@@ -27,9 +27,10 @@ def keyframe_differences(given: Keyframe, expected: Keyframe) -> list[str]:
     _compare_sequences(given, expected, found)
     compare("waiting", given.waiting, expected.waiting)
     compare("running", sorted(given.running), sorted(expected.running))
-    _compare_maps("cached block", _cached(given), _cached(expected), found)
+    _compare_maps("cached block", _cached(given), _cached(expected), None, found)
     compare("free_blocks", given.free_blocks, expected.free_blocks)
-    _compare_maps("total", given.totals, expected.totals, found)
+    compare("engine_paused", given.engine_paused, expected.engine_paused)
+    _compare_maps("total", given.totals, expected.totals, 0, found)
     return found
 
 
@@ -47,10 +48,13 @@ def _compare_sequences(given: Keyframe, expected: Keyframe, found: list[str]) ->
                     found.append(f"sequence {seq_id}, {name}: {a!r} given, {b!r} expected")
 
 
-def _compare_maps(name: str, given: Mapping[str, object], expected: Mapping[str, object], found: list[str]) -> None:
+def _compare_maps(
+    name: str, given: Mapping[str, object], expected: Mapping[str, object], absent: object, found: list[str]
+) -> None:
     for key in sorted(given.keys() | expected.keys()):
-        if given.get(key) != expected.get(key):
-            found.append(f"{name} {key}: {given.get(key)} given, {expected.get(key)} expected")
+        one, other = given.get(key, absent), expected.get(key, absent)
+        if one != other:
+            found.append(f"{name} {key}: {one} given, {other} expected")
 
 
 def _cached(keyframe: Keyframe) -> dict[str, str]:

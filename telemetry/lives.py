@@ -12,6 +12,7 @@ from .events import (
     AnyEvent,
     BlocksAllocated,
     BlocksFreed,
+    BlocksSwapped,
     EngineStarted,
     JournalDropped,
     Keyframe,
@@ -19,6 +20,7 @@ from .events import (
     RequestArrived,
     RequestFinished,
     SequencePreempted,
+    SequenceResumed,
     SequenceSnapshot,
     StatusChanged,
     StepFinished,
@@ -44,8 +46,9 @@ class Life:
         num_prompt_tokens: of its prompt.
         num_output_tokens: sampled, read and kept.
         num_cached_tokens: of the prompt, found in the prefix cache at the first admission.
-        num_preemptions: how often it lost its blocks.
-        num_blocks: blocks that it holds.
+        num_preemptions: how often it lost its place to another.
+        num_pauses: how often it entered PAUSED, since `since_t`.
+        num_blocks: blocks on the device that it holds.
         peak_blocks: the most that it held at once, shared ones included.
         queued_ns: WAITING, for the first admission or after a pause.
         prefill_ns: RUNNING, from an admission to the next token read: a recomputation counts here too.
@@ -67,6 +70,7 @@ class Life:
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    num_pauses: int = 0
     num_blocks: int = 0
     peak_blocks: int = 0
     queued_ns: int = 0
@@ -80,6 +84,7 @@ class Life:
     part: str = "queued"  # the part of its life that it is in; "" once it has ended
     computed: int = 0  # tokens that planned steps compute
     target: int = 0  # tokens that it had at its last admission: computed, they end the prefill
+    num_appended_tokens: int = 0  # put in by `resume`
 
     @property
     def lifetime_ns(self) -> int:
@@ -141,6 +146,8 @@ class Lives:
             PrefixMatched: self._matched,
             BlocksAllocated: self._allocated,
             BlocksFreed: self._freed,
+            BlocksSwapped: self._swapped,
+            SequenceResumed: self._resumed,
             SequencePreempted: self._preempted,
             StepPlanned: self._planned,
             StepFinished: self._step_finished,
@@ -208,11 +215,13 @@ class Lives:
         life.status, life.reason = e.new, e.reason
         if e.new == "RUNNING":
             self._running[e.seq] = life
-            if e.old == "WAITING":
-                life.computed, life.target = 0, life.num_prompt_tokens + life.num_output_tokens
-            life.enter("decode" if life.decodes else "prefill", e.t)
+            # Whatever it kept of its KV, the newest token is still to be computed: a chunk comes first.
+            life.computed = 0
+            life.target = life.num_prompt_tokens + life.num_output_tokens + life.num_appended_tokens
+            life.enter("prefill", e.t)
             return
         self._running.pop(e.seq, None)
+        life.num_pauses += e.new == "PAUSED"
         if e.new == "WAITING":
             life.enter("preempted" if e.reason == "preempted" else "queued", e.t)
         else:
@@ -232,7 +241,18 @@ class Lives:
     def _freed(self, e: BlocksFreed) -> None:
         life = self.lives.get(e.seq)
         if life is not None:
-            life.num_blocks -= len(e.blocks)
+            life.num_blocks -= _on_device(e.blocks)
+
+    def _swapped(self, e: BlocksSwapped) -> None:
+        life = self.lives.get(e.seq)
+        if life is not None:
+            life.num_blocks += _on_device(e.targets) - _on_device(e.sources)
+            life.peak_blocks = max(life.peak_blocks, life.num_blocks)
+
+    def _resumed(self, e: SequenceResumed) -> None:
+        life = self.lives.get(e.seq)
+        if life is not None:
+            life.num_appended_tokens += e.num_appended
 
     def _preempted(self, e: SequencePreempted) -> None:
         life = self.lives.get(e.seq)
@@ -271,6 +291,11 @@ class Lives:
             life.last_token_t = e.t
 
 
+def _on_device(entries: list[int]) -> int:
+    """How many entries of a block table are blocks on the device; the others are slots of the swap space."""
+    return sum(1 for entry in entries if entry >= 0)
+
+
 def _part_of(s: SequenceSnapshot) -> str:
     """The part of its life that a sequence of a keyframe is in."""
     if s.status == "RUNNING":
@@ -284,8 +309,8 @@ def _take_snapshot(life: Life, s: SequenceSnapshot) -> None:
     """Set everything but the times from a keyframe."""
     life.status, life.reason = s.status, s.reason
     life.num_output_tokens, life.num_cached_tokens = s.num_output_tokens, s.num_cached_tokens
-    life.num_preemptions = s.num_preemptions
-    life.num_blocks = len(s.block_table)
+    life.num_preemptions, life.num_appended_tokens = s.num_preemptions, s.num_appended_tokens
+    life.num_blocks = _on_device(s.block_table)
     life.peak_blocks = max(life.peak_blocks, life.num_blocks)
     life.first_token_t, life.last_token_t = s.first_token_t, s.last_token_t
     life.computed, life.target = s.num_computed_tokens, s.prefill_target

@@ -12,24 +12,27 @@ from typing import Any
 from ..errors import AuditError
 from .events import (
     AnyEvent,
-    BlocksAllocated,
-    BlocksCached,
-    BlocksFreed,
+    EngineContinued,
+    EnginePaused,
     EngineStarted,
     EngineStopped,
     JournalDropped,
     Keyframe,
-    PrefixMatched,
+    PriorityChanged,
     RequestArrived,
     RequestFinished,
     SequencePreempted,
+    SequenceResumed,
     SequenceSnapshot,
     StatusChanged,
     StepFinished,
     StepPlanned,
     WaitReasonChanged,
 )
-from .sequence_state import PoolState, RequestState, SequenceState
+from .pool_state import PoolState
+from .queue_order import QueueKey, QueueOrder
+from .sequence_state import RequestState, SequenceState
+from .state_blocks import BLOCK_HANDLERS
 from .step_state import StepState
 from .totals import TOTAL_NAMES, Totals
 
@@ -53,9 +56,12 @@ class EngineState:
         sequences: live sequences by id. Read their counts through `snapshot`, which brings them up to date.
         ended: sequences that have ended and not yet given back their blocks.
         requests: requests that have not finished.
-        running, waiting: ids of the sequences in that status.
+        running: ids of the sequences in that status.
+        waiting: ids of the WAITING ones, each with its place in the queue. The order in a keyframe that was joined
+            holds; who comes later stands where the policy of the run puts it.
+        engine_paused: why nothing is planned; "" while the engine runs.
         steps: steps in flight, and the sequences that decode.
-        pool: the blocks.
+        pool: the blocks, and the slots of the swap space.
         totals: counters since the run began.
     """
 
@@ -106,7 +112,7 @@ class EngineState:
         Raises:
             KeyError: no live sequence has this id.
         """
-        return self.steps.settle(self.sequences[seq_id]).snapshot()
+        return self.steps.settle(self.sequences[seq_id]).snapshot(self._host_blocks)
 
     def num_computed_tokens(self, seq: SequenceState) -> int:
         """Tokens of a sequence that are computed; planned steps count as done."""
@@ -126,24 +132,15 @@ class EngineState:
             step=self.step,
             started=self.started,
             sequences=[self.snapshot(seq) for seq in sorted(self.sequences)],
-            waiting=sorted(self.waiting, key=self._queue_key),
+            waiting=sorted(self.waiting, key=self.waiting.__getitem__),
             running=sorted(self.running),
             cached_blocks=[block for block, _ in cached],
             cached_hashes=b"".join(content[0] for _, content in cached),
             cached_by=[content[1] for _, content in cached],
             free_blocks=list(self.pool.free),
             totals=self.totals.snapshot(),
+            engine_paused=self.engine_paused,
         )
-
-    def _queue_key(self, seq_id: int) -> tuple[int, ...]:
-        """A waiting sequence's place under the policy of the run."""
-        seq = self.sequences[seq_id]
-        policy = self.started.config.get("policy") if self.started else None
-        if policy == "priority":
-            return seq.priority, seq_id
-        if policy == "sjf":
-            return seq.num_prompt_tokens + seq.max_tokens, seq_id
-        return (seq_id,)
 
     # Joining
 
@@ -153,14 +150,22 @@ class EngineState:
         self.ended: dict[int, SequenceState] = {}
         self.requests: dict[str, RequestState] = {}
         self.running: set[int] = set()
-        self.waiting: set[int] = set()
+        self.waiting: dict[int, QueueKey] = {}
+        self.engine_paused = ""
         self.pool = pool
         self._owner: dict[int, RequestState] = {}  # sequence -> its request, before and while it lives
         self.steps = StepState()
 
+    def _begin(self, started: EngineStarted, t: int) -> None:
+        """Hold the state of this run from here on."""
+        self.started, self.stopped, self.joined, self.t = started, None, True, t
+        self._order = QueueOrder(started.config)
+        host_blocks = started.config.get("host_blocks")
+        self._host_blocks = host_blocks if isinstance(host_blocks, int) else 0
+
     def _on_started(self, e: EngineStarted) -> None:
         self._reset(PoolState(e.num_blocks))
-        self.started, self.stopped, self.joined, self.t = e, None, True, e.t
+        self._begin(e, e.t)
         self.totals = Totals()
 
     def _on_keyframe(self, e: Keyframe) -> None:
@@ -170,15 +175,15 @@ class EngineState:
 
     def _join_keyframe(self, e: Keyframe) -> None:
         self._reset(PoolState.from_keyframe(e))
-        self.started, self.stopped, self.joined, self.t, self.step = e.started, None, True, e.t, e.step
-        self.totals = Totals(e.totals)
+        self._begin(e.started, e.t)
+        self.step, self.engine_paused, self.totals = e.step, e.engine_paused, Totals(e.totals)
         in_flight: dict[int, list[SequenceState]] = {}
         for snapshot in e.sequences:
             seq = SequenceState.from_snapshot(snapshot)
             self._adopt(seq)
             for back in range(seq.num_unread_tokens):
                 in_flight.setdefault(e.step - back, []).append(seq)
-        self.waiting = set(e.waiting)
+        self.waiting = self._order.keys(self.sequences[seq] for seq in e.waiting)
         self.running = set(e.running)
         self.steps.adopt(in_flight)
 
@@ -201,6 +206,12 @@ class EngineState:
 
     def _on_stopped(self, e: EngineStopped) -> None:
         self.stopped, self.t = e, e.t
+
+    def _on_engine_paused(self, e: EnginePaused) -> None:
+        self.engine_paused, self.t = e.cause, e.t
+
+    def _on_engine_continued(self, e: EngineContinued) -> None:
+        self.engine_paused, self.t = "", e.t
 
     def _on_dropped(self, e: JournalDropped) -> None:
         self.joined = False
@@ -225,16 +236,16 @@ class EngineState:
             if e.old == "RUNNING":
                 self.running.discard(e.seq)
                 self.steps.leave(seq)
+                if e.new == "PAUSED":
+                    seq.num_computed_tokens = e.kept
             elif e.old == "WAITING":
-                self.waiting.discard(e.seq)
+                self.waiting.pop(e.seq, None)
         seq.status, seq.status_t, seq.reason, seq.wait_reason = e.new, e.t, e.reason, ""
         if e.new == "RUNNING":
             self.running.add(e.seq)
-            seq.prefill_target = seq.num_prompt_tokens + seq.num_output_tokens
-            if seq.num_computed_tokens >= seq.prefill_target:
-                self.steps.join(seq)
+            seq.prefill_target = seq.num_tokens  # never all computed: it joins the decodes after a chunk
         elif e.new == "WAITING":
-            self.waiting.add(e.seq)
+            self.waiting[e.seq] = self._order.key(seq)
         elif e.new in FINAL:
             del self.sequences[e.seq]
             request = self._owner.pop(e.seq)
@@ -246,32 +257,23 @@ class EngineState:
     def _on_waits(self, e: WaitReasonChanged) -> None:
         self.sequences[e.seq].wait_reason = e.reason
 
-    def _on_matched(self, e: PrefixMatched) -> None:
+    def _on_resumed(self, e: SequenceResumed) -> None:
+        self.t = e.t
         seq = self.sequences[e.seq]
-        seq.num_computed_tokens = e.hit
-        if not e.recompute:
-            seq.num_cached_tokens = e.hit
+        seq.num_appended_tokens += e.num_appended
+        seq.max_tokens = e.max_tokens
 
-    def _on_allocated(self, e: BlocksAllocated) -> None:
-        table = self.sequences[e.seq].block_table
-        self.pool.allocate(e)
-        table += e.cached
-        table += e.new
-
-    def _on_cached(self, e: BlocksCached) -> None:
-        self.pool.cache(e)
-
-    def _on_freed(self, e: BlocksFreed) -> None:
-        seq = self.ended.pop(e.seq, None) or self.sequences[e.seq]
-        self.pool.release(e)
-        self.steps.leave(seq)
-        seq.block_table = []
-        seq.num_computed_tokens = 0
+    def _on_priority(self, e: PriorityChanged) -> None:
+        self.t = e.t
+        seq = self.sequences[e.seq]
+        seq.priority = e.priority
+        if e.seq in self.waiting:
+            self.waiting[e.seq] = self._order.key(seq)
 
     def _on_preempted(self, e: SequencePreempted) -> None:
         seq = self.sequences[e.seq]
         self.steps.leave(seq)
-        seq.num_computed_tokens = 0
+        seq.num_computed_tokens = e.kept
         seq.num_preemptions += 1
 
     def _on_planned(self, e: StepPlanned) -> None:
@@ -302,17 +304,17 @@ class EngineState:
 _HANDLERS: dict[type, Callable[[EngineState, Any], None]] = {
     EngineStarted: EngineState._on_started,
     EngineStopped: EngineState._on_stopped,
+    EnginePaused: EngineState._on_engine_paused,
+    EngineContinued: EngineState._on_engine_continued,
     Keyframe: EngineState._on_keyframe,
     JournalDropped: EngineState._on_dropped,
     RequestArrived: EngineState._on_arrived,
     RequestFinished: EngineState._on_request_finished,
     StatusChanged: EngineState._on_status,
     WaitReasonChanged: EngineState._on_waits,
-    PrefixMatched: EngineState._on_matched,
-    BlocksAllocated: EngineState._on_allocated,
-    BlocksCached: EngineState._on_cached,
-    BlocksFreed: EngineState._on_freed,
+    SequenceResumed: EngineState._on_resumed,
+    PriorityChanged: EngineState._on_priority,
     SequencePreempted: EngineState._on_preempted,
     StepPlanned: EngineState._on_planned,
     StepFinished: EngineState._on_finished,
-}
+} | BLOCK_HANDLERS

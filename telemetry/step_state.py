@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from .events import StepFinished, StepPlanned
 from .sequence_state import SequenceState
 
+UNKNOWN = -1  # tokens of a step in flight at the keyframe where a reader joined
+
 
 class _InFlight:
     """A planned step whose tokens have not been read."""
@@ -19,12 +21,12 @@ class _InFlight:
     __slots__ = ("num_sampled", "num_tokens", "ordinal", "samplers", "step")
 
     def __init__(
-        self, step: int, ordinal: int, samplers: list[SequenceState], num_tokens: int = 0, num_sampled: int = 0
+        self, step: int, ordinal: int, samplers: list[SequenceState], num_tokens: int = UNKNOWN, num_sampled: int = 0
     ) -> None:
         self.step = step
         self.ordinal = ordinal  # of the step among those with decodes; 0: it has none
         self.samplers = samplers  # those that sample in it and are not, or no longer, counted with the decodes
-        self.num_tokens = num_tokens  # 0: not known
+        self.num_tokens = num_tokens  # UNKNOWN: its plan was not seen
         self.num_sampled = num_sampled
 
 
@@ -77,7 +79,7 @@ class StepState:
     def planned(self, step: int) -> tuple[int, int] | None:
         """(tokens that a step in flight computes, tokens that it samples); None if its plan wasn't seen."""
         for record in self._in_flight:
-            if record.step == step and record.num_tokens:
+            if record.step == step and record.num_tokens != UNKNOWN:
                 return record.num_tokens, record.num_sampled
         return None
 
@@ -111,6 +113,6 @@ class StepState:
         while in_flight and in_flight[0].step < step:
             in_flight.popleft()
         # A keyframe tells who samples, not in which step: the first to be read, and no later than the last planned.
-        if in_flight and (in_flight[0].step == step or not in_flight[0].num_tokens):
+        if in_flight and (in_flight[0].step == step or in_flight[0].num_tokens == UNKNOWN):
             return in_flight.popleft()
         return None

@@ -1,4 +1,4 @@
-"""Counters of a run, each raised by exactly one event type. Knows nothing of where the events come from.
+"""Counters of a run, folded from its events. Knows nothing of where the events come from.
 
 The recorder keeps one set off the hot path for its keyframes; the state projection keeps another from the journal.
 """
@@ -10,9 +10,12 @@ from typing import Any
 
 from .events import (
     AnyEvent,
+    BlockCopied,
     BlocksAllocated,
     BlocksCached,
     BlocksFreed,
+    BlocksSwapped,
+    BreakpointHit,
     CallbackFailed,
     EngineError,
     JournalDropped,
@@ -21,8 +24,12 @@ from .events import (
     RequestFinished,
     RequestRefused,
     SequencePreempted,
+    SequenceResumed,
+    StatusChanged,
     StepFinished,
     StepPlanned,
+    StepRetried,
+    SwapFinished,
 )
 
 Counts = dict[str, int]
@@ -46,9 +53,9 @@ TOTAL_NAMES: tuple[str, ...] = (
     "refound_tokens",  # cache hits of readmissions
     "blocks_allocated",
     "blocks_shared",
-    "blocks_evicted",
+    "blocks_evicted",  # cached content lost, to an allocation or to blocks that come back from the swap space
     "blocks_cached",
-    "blocks_freed",
+    "blocks_freed",  # on the device: allocated + shared + swapped in - swapped out, once nothing lives
     "steps",
     "steps_finished",
     "computed_tokens",
@@ -58,6 +65,17 @@ TOTAL_NAMES: tuple[str, ...] = (
     "engine_errors",
     "dropped_events",
     "dropped_frames",
+    "pauses",
+    "resumes",
+    "appended_tokens",
+    "swapped_out_blocks",
+    "swapped_in_blocks",  # those that were still on the device included
+    "demoted_blocks",  # from host memory to the swap file
+    "swap_failures",
+    "dropped_tokens",  # computed tokens lost while paused or waiting; preemptions lose recomputed_tokens
+    "copied_blocks",
+    "steps_retried",
+    "breakpoint_hits",
 )
 
 
@@ -103,7 +121,46 @@ def _cached(c: Counts, e: BlocksCached) -> None:
 
 
 def _freed(c: Counts, e: BlocksFreed) -> None:
-    c["blocks_freed"] += len(e.blocks)
+    slots = sum(1 for entry in e.blocks if entry < 0) if e.blocks and min(e.blocks) < 0 else 0
+    c["blocks_freed"] += len(e.blocks) - slots
+    c["dropped_tokens"] += e.lost
+
+
+def _status(c: Counts, e: StatusChanged) -> None:
+    if e.new == "PAUSED":
+        c["pauses"] += 1
+
+
+def _resumed(c: Counts, e: SequenceResumed) -> None:
+    c["resumes"] += 1
+    c["appended_tokens"] += e.num_appended
+
+
+_SWAPS = {"out": "swapped_out_blocks", "in": "swapped_in_blocks", "down": "demoted_blocks"}
+
+
+def _swapped(c: Counts, e: BlocksSwapped) -> None:
+    name = _SWAPS.get(e.kind)
+    if name is not None:
+        c[name] += len(e.sources)
+    c["blocks_evicted"] += len(e.evicted)
+
+
+def _swap_finished(c: Counts, e: SwapFinished) -> None:
+    if e.error:
+        c["swap_failures"] += 1
+
+
+def _copied(c: Counts, e: BlockCopied) -> None:
+    c["copied_blocks"] += 1
+
+
+def _retried(c: Counts, e: StepRetried) -> None:
+    c["steps_retried"] += 1
+
+
+def _breakpoint(c: Counts, e: BreakpointHit) -> None:
+    c["breakpoint_hits"] += 1
 
 
 def _planned(c: Counts, e: StepPlanned) -> None:
@@ -145,6 +202,13 @@ _APPLY: dict[type, Callable[[Counts, Any], None]] = {
     CallbackFailed: _callback,
     EngineError: _engine_error,
     JournalDropped: _dropped,
+    StatusChanged: _status,
+    SequenceResumed: _resumed,
+    BlocksSwapped: _swapped,
+    SwapFinished: _swap_finished,
+    BlockCopied: _copied,
+    StepRetried: _retried,
+    BreakpointHit: _breakpoint,
 }
 
 
