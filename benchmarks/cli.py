@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import NanolensError
-from . import kernels, offline
+from . import conversations, kernels, offline
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module, name, summary in (
         (offline, "offline", "a batch of requests that all arrive at once"),
+        (conversations, "conversations", "many turns over a small pool: paused between them, or sent again"),
         (kernels, "kernels", "each kernel's time beside its limit, torch and flash-attn"),
     ):
         command = commands.add_parser(
