@@ -9,27 +9,35 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..errors import AuditError
-from .audit_blocks import check_allocated, check_cached, check_freed, check_pool
+from .audit_blocks import check_allocated, check_cached, check_copied, check_freed, check_pool
+from .audit_steps import StepAudit
+from .audit_swaps import SwapAudit
 from .differences import keyframe_differences
 from .events import (
     AnyEvent,
+    BlockCopied,
     BlocksAllocated,
     BlocksCached,
     BlocksFreed,
+    BlocksSwapped,
+    EngineContinued,
     EngineStarted,
     EngineStopped,
-    JournalDropped,
     Keyframe,
     PrefixMatched,
+    PriorityChanged,
     RequestArrived,
     RequestFinished,
     SequencePreempted,
+    SequenceResumed,
     StatusChanged,
     StepFinished,
     StepPlanned,
+    SwapFinished,
     WaitReasonChanged,
 )
-from .state import EngineState
+from .sequence_state import SequenceState
+from .state import FINAL, EngineState
 
 LEGAL: dict[tuple[str, str], frozenset[str]] = {
     ("", "WAITING"): frozenset({"arrived"}),
@@ -47,6 +55,7 @@ LEGAL: dict[tuple[str, str], frozenset[str]] = {
     ("PAUSED", "ERROR"): frozenset({"error"}),
 }
 FINISH_REASONS = ("stop", "length", "abort", "error")
+PREEMPTION_MODES = ("recompute", "swap")
 
 
 class Audit:
@@ -60,8 +69,15 @@ class Audit:
     def __init__(self) -> None:
         self.state = EngineState()
         self.events = 0
-        self._finished_step = -1
-        self._lost: set[int] = set()  # preempted or dropped to WAITING, and not yet freed
+        self._join(from_start=False)
+
+    def _join(self, from_start: bool) -> None:
+        """Begin with the rules that span events, where the state begins to hold."""
+        self._steps = StepAudit()
+        self._swaps = SwapAudit(from_start)
+        self._lost: set[int] = set()  # preempted to be recomputed, and not yet freed
+        self._resumed: set[int] = set()  # their transition out of PAUSED is still to follow
+        self._matched: set[int] = set()  # they had a look-up of the prefix cache
 
     def apply(self, event: AnyEvent) -> None:
         """Check one event, then fold it.
@@ -72,14 +88,19 @@ class Audit:
         self.events += 1
         state = self.state
         try:
-            if state.joined:
+            joined = state.joined
+            if joined:
                 if state.stopped is not None:
                     raise AuditError("comes after engine.stopped, the last event of a run")
                 check = _CHECKS.get(event.__class__)
                 if check is not None:
                     check(self, event)
             state.apply(event)
-            if state.joined and isinstance(event, BlocksAllocated | BlocksFreed):
+            if not state.joined:
+                return
+            if not joined:
+                self._join(isinstance(event, EngineStarted))
+            elif isinstance(event, BlocksAllocated | BlocksFreed | BlocksSwapped):
                 check_pool(state.pool, event)
         except AuditError as error:
             step = getattr(event, "step", state.step)
@@ -119,8 +140,53 @@ class Audit:
             request = state.requests.get(e.request)
             if request is None or e.seq not in request.seqs:
                 raise AuditError(f"sequence {e.seq} arrived without its request ({e.request!r})")
-        if e.old in ("RUNNING", "PAUSED") and e.new == "WAITING" and seq is not None and seq.block_table:
-            self._lost.add(e.seq)
+        if seq is not None:
+            self._check_leaving(seq, e)
+            if e.new == "RUNNING":
+                self._check_runnable(seq)
+
+    def _check_leaving(self, seq: SequenceState, e: StatusChanged) -> None:
+        """What a transition says beside the two states: KV that is kept, a sibling's error, a resumption before it."""
+        if e.old == "RUNNING" and e.new == "PAUSED":
+            computed = self.state.num_computed_tokens(seq)
+            if not 0 <= e.kept <= computed or e.kept >= seq.num_tokens:
+                raise AuditError(f"sequence {e.seq} keeps {e.kept} of {computed} computed tokens, of {seq.num_tokens}")
+        elif e.kept:
+            raise AuditError(f"sequence {e.seq} keeps {e.kept} tokens where it does not leave RUNNING for PAUSED")
+        if e.old == "PAUSED" and e.new in ("RUNNING", "WAITING") and e.seq not in self._resumed:
+            raise AuditError(f"sequence {e.seq} leaves PAUSED for {e.new} without sequence.resumed")
+        self._resumed.discard(e.seq)
+        if e.new in FINAL:
+            self._matched.discard(e.seq)
+        if e.cause >= 0:
+            request = self.state.requests.get(seq.request)
+            siblings = request.seqs if request is not None and request.whole else [e.cause]
+            if e.new not in FINAL or e.cause == e.seq or e.cause not in siblings:
+                raise AuditError(f"sequence {e.seq} is {e.new} on account of sequence {e.cause}, which is no sibling")
+
+    def _check_runnable(self, seq: SequenceState) -> None:
+        self._swaps.check_runnable(seq)
+        if seq.num_computed_tokens >= seq.num_tokens:
+            raise AuditError(
+                f"sequence {seq.seq} runs and has computed {seq.num_computed_tokens} of {seq.num_tokens} tokens"
+            )
+
+    def _check_resumed(self, e: SequenceResumed) -> None:
+        seq = self.state.sequences.get(e.seq)
+        if seq is None or seq.status != "PAUSED":
+            raise AuditError(f"sequence {e.seq} is resumed but is {seq.status if seq else 'not live'}")
+        if e.seq in self._resumed:
+            raise AuditError(f"sequence {e.seq} is resumed twice")
+        if e.num_appended < 0 or e.max_tokens < seq.num_output_tokens:
+            raise AuditError(
+                f"sequence {e.seq} is resumed with {e.num_appended} tokens appended and max_tokens={e.max_tokens}, "
+                f"it has {seq.num_output_tokens} output tokens"
+            )
+        self._resumed.add(e.seq)
+
+    def _check_priority(self, e: PriorityChanged) -> None:
+        if e.seq not in self.state.sequences:
+            raise AuditError(f"sequence {e.seq} gets priority {e.priority}, which is not live")
 
     def _check_waits(self, e: WaitReasonChanged) -> None:
         seq = self.state.sequences.get(e.seq)
@@ -134,6 +200,9 @@ class Audit:
                 f"sequence {e.seq}: hit {e.hit} + never seen {e.never_seen} + evicted {e.evicted} + "
                 f"sub-block {e.sub_block} is not the {e.queried} tokens queried"
             )
+        if e.seq in self._matched and not e.recompute:
+            raise AuditError(f"sequence {e.seq} is admitted for the first time twice")
+        self._matched.add(e.seq)
 
     def _check_preempted(self, e: SequencePreempted) -> None:
         seq = self.state.sequences.get(e.seq)
@@ -142,53 +211,22 @@ class Audit:
         if e.num_blocks != len(seq.block_table):
             raise AuditError(f"sequence {e.seq} loses {e.num_blocks} blocks, its table has {len(seq.block_table)}")
         computed = self.state.num_computed_tokens(seq)
-        if e.num_tokens != computed:
-            raise AuditError(f"sequence {e.seq} loses {e.num_tokens} computed tokens of {computed}")
+        if e.num_tokens + e.kept != computed or min(e.num_tokens, e.kept) < 0:
+            raise AuditError(f"sequence {e.seq} loses {e.num_tokens} and keeps {e.kept} computed tokens of {computed}")
+        if e.mode not in PREEMPTION_MODES or (e.kept and (e.mode == "recompute" or e.kept >= seq.num_tokens)):
+            raise AuditError(f"sequence {e.seq} keeps {e.kept} of {seq.num_tokens} tokens, mode={e.mode!r}")
+        if e.mode == "recompute" and seq.block_table:
+            self._lost.add(e.seq)
 
     def _check_planned(self, e: StepPlanned) -> None:
-        state = self.state
         self._check_settled()
-        if e.step <= state.step:
-            raise AuditError(f"step {e.step} is planned after step {state.step}")
-        counts = (
-            ("waiting", e.waiting, len(state.waiting)),
-            ("running", e.running, len(state.running)),
-            ("free", e.free, len(state.pool.free)),
-        )
-        for name, given, known in counts:
-            if given != known:
-                raise AuditError(f"{name}={given}, the events before it say {known}")
-        size = state.started.block_size if state.started else 1
-        for seq_id, start, count in e.chunks:
-            seq = state.sequences.get(seq_id)
-            if seq is None or seq.status != "RUNNING":
-                raise AuditError(f"sequence {seq_id} is computed but is {seq.status if seq else 'not live'}")
-            if start != seq.num_computed_tokens or seq.phase != "prefill":
-                raise AuditError(
-                    f"sequence {seq_id}: a chunk from position {start}, in {seq.phase} with "
-                    f"{state.num_computed_tokens(seq)} tokens computed"
-                )
-            if count < 1 or start + count > len(seq.block_table) * size:
-                raise AuditError(
-                    f"sequence {seq_id}: tokens {start} to {start + count} in {len(seq.block_table)} blocks of {size}"
-                )
-        decoding = len(state.steps.decoding) - sum(1 for seq_id in e.idle if seq_id in state.steps.decoding)
-        if e.decodes and e.decodes != decoding:
-            raise AuditError(f"{e.decodes} decodes planned, {decoding} sequences decode and are not idle")
+        self._steps.check_planned(self.state, e)
 
     def _check_step_finished(self, e: StepFinished) -> None:
-        if e.step <= self._finished_step:
-            raise AuditError(f"step {e.step} finished after step {self._finished_step}")
-        if e.step > self.state.step:
-            raise AuditError(f"step {e.step} finished but was never planned")
-        self._finished_step = e.step
-        given, planned = (e.num_tokens, e.num_sampled), self.state.steps.planned(e.step)
-        if planned is not None and planned != given:
-            raise AuditError(
-                f"{given[0]} tokens computed and {given[1]} sampled, planned were {planned[0]} and {planned[1]}"
-            )
-        if len(e.wasted) > e.num_sampled:
-            raise AuditError(f"{len(e.wasted)} tokens wasted of {e.num_sampled} sampled")
+        self._steps.check_finished(self.state, e)
+
+    def _check_continued(self, e: EngineContinued) -> None:
+        self._steps.check_continued(e)
 
     def _check_request_finished(self, e: RequestFinished) -> None:
         request = self.state.requests.get(e.request)
@@ -223,6 +261,8 @@ class Audit:
             raise AuditError(f"requests {sorted(state.requests)} never finished")
         if state.pool.referenced:
             raise AuditError(f"{state.pool.referenced} blocks were never freed")
+        if state.pool.slots:
+            raise AuditError(f"slots {sorted(state.pool.slots)} of the swap space were never freed")
 
     def _check_settled(self) -> None:
         """At a step's plan, a keyframe and the end, whoever ended or lost its place has given back its blocks."""
@@ -232,12 +272,12 @@ class Audit:
             raise AuditError(f"sequence {seq.seq} ended ({seq.status}) and kept its {len(seq.block_table)} blocks")
         for seq_id in self._lost:
             left = state.sequences.get(seq_id)
-            if left is not None and left.status == "WAITING" and left.block_table:
+            if left is not None and left.block_table:
                 raise AuditError(f"sequence {seq_id} is back in the queue and kept its {len(left.block_table)} blocks")
         self._lost.clear()
-
-    def _check_dropped(self, e: JournalDropped) -> None:
-        self._lost.clear()
+        for seq_id in self._resumed:
+            raise AuditError(f"sequence {seq_id} was resumed and is still PAUSED")
+        self._swaps.check_settled(state)
 
     def _check_allocated(self, e: BlocksAllocated) -> None:
         check_allocated(self.state, e)
@@ -247,22 +287,38 @@ class Audit:
 
     def _check_freed(self, e: BlocksFreed) -> None:
         check_freed(self.state, e)
+        self._lost.discard(e.seq)
+        self._swaps.freed(e.seq)
+
+    def _check_copied(self, e: BlockCopied) -> None:
+        check_copied(self.state, e)
+
+    def _check_swapped(self, e: BlocksSwapped) -> None:
+        self._swaps.check_swapped(self.state, e)
+
+    def _check_swap_finished(self, e: SwapFinished) -> None:
+        self._swaps.check_finished(e)
 
 
 _CHECKS: dict[type, Callable[[Audit, Any], None]] = {
     EngineStarted: Audit._check_started,
     EngineStopped: Audit._check_stopped,
+    EngineContinued: Audit._check_continued,
     RequestArrived: Audit._check_arrived,
     RequestFinished: Audit._check_request_finished,
     StatusChanged: Audit._check_status,
     WaitReasonChanged: Audit._check_waits,
+    SequenceResumed: Audit._check_resumed,
+    PriorityChanged: Audit._check_priority,
     PrefixMatched: Audit._check_matched,
     BlocksAllocated: Audit._check_allocated,
     BlocksCached: Audit._check_cached,
     BlocksFreed: Audit._check_freed,
+    BlocksSwapped: Audit._check_swapped,
+    SwapFinished: Audit._check_swap_finished,
+    BlockCopied: Audit._check_copied,
     SequencePreempted: Audit._check_preempted,
     StepPlanned: Audit._check_planned,
     StepFinished: Audit._check_step_finished,
-    JournalDropped: Audit._check_dropped,
     Keyframe: Audit._check_keyframe,
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..errors import AuditError
-from .events import BlocksAllocated, BlocksCached, BlocksFreed
+from .block_table import slot_of
+from .events import BlockCopied, BlocksAllocated, BlocksCached, BlocksFreed, BlocksSwapped
 from .pool_state import HASH_BYTES, PoolState
 from .state import EngineState
 
@@ -58,24 +59,59 @@ def check_cached(state: EngineState, e: BlocksCached) -> None:
             raise AuditError(f"block {block} enters the cache and is in it already")
 
 
-def check_freed(state: EngineState, e: BlocksFreed) -> None:
-    """A sequence frees its whole table, the tail first, and each block has a reference to give.
+def check_copied(state: EngineState, e: BlockCopied) -> None:
+    """A sibling has computed the tokens that are copied, and they stand next to those that the sequence has.
 
     Raises:
         AuditError: otherwise.
     """
-    seq = state.ended.get(e.seq) or state.sequences.get(e.seq)
+    seq, source = state.sequences.get(e.seq), state.sequences.get(e.source_seq)
+    if seq is None or source is None:
+        raise AuditError(f"sequence {e.source_seq}'s block is copied for sequence {e.seq}, but not both are live")
+    if seq.request != source.request:
+        raise AuditError(f"sequences {e.source_seq} and {e.seq} share a block's content and no request")
+    size = state.started.block_size if state.started else 1
+    computed = state.num_computed_tokens(seq)
+    place = computed // size
+    if e.target not in seq.block_table[place : place + 1] or computed % size:
+        raise AuditError(f"block {e.target} is not where the tokens of sequence {e.seq} from {computed} on belong")
+    if e.source not in source.block_table[place : place + 1] or e.source < 0:
+        raise AuditError(f"block {e.source} is copied but is not sequence {e.source_seq}'s block {place}")
+    last = computed + e.num_tokens
+    if not 1 <= e.num_tokens <= size or last >= seq.num_tokens or last > state.num_computed_tokens(source):
+        raise AuditError(
+            f"{e.num_tokens} tokens from {computed} on are copied, in blocks of {size}: sequence {e.seq} has "
+            f"{seq.num_tokens}, sequence {e.source_seq} has computed {source.num_computed_tokens}"
+        )
+
+
+def check_freed(state: EngineState, e: BlocksFreed) -> None:
+    """A sequence that doesn't run frees its whole table, the tail first, and each block has a reference to give.
+
+    Raises:
+        AuditError: otherwise.
+    """
+    ended = state.ended.get(e.seq)
+    seq = ended or state.sequences.get(e.seq)
     if seq is None or not seq.block_table:
         raise AuditError(f"sequence {e.seq} frees {len(e.blocks)} blocks and holds none")
-    for block in e.blocks:
-        if not 0 <= block < state.pool.num_blocks or not state.pool.refs[block]:
-            raise AuditError(f"block {block} is freed by sequence {e.seq} without being in use")
+    for entry in e.blocks:
+        if entry < 0:
+            if slot_of(entry) not in state.pool.slots:
+                raise AuditError(f"slot {slot_of(entry)} is freed by sequence {e.seq} without being in use")
+        elif entry >= state.pool.num_blocks or not state.pool.refs[entry]:
+            raise AuditError(f"block {entry} is freed by sequence {e.seq} without being in use")
     if e.blocks != seq.block_table[::-1]:
         raise AuditError(f"sequence {e.seq} frees {e.blocks}, its table (the tail first) is {seq.block_table[::-1]}")
+    if seq.status == "RUNNING":
+        raise AuditError(f"sequence {e.seq} frees its blocks while it runs")
+    computed = 0 if ended else state.num_computed_tokens(seq)
+    if e.lost != computed:
+        raise AuditError(f"sequence {e.seq} loses {e.lost} computed tokens of {computed}")
 
 
-def check_pool(pool: PoolState, e: BlocksAllocated | BlocksFreed) -> None:
-    """After an allocation or a release: free + referenced is the pool, and the event's own count is right.
+def check_pool(pool: PoolState, e: BlocksAllocated | BlocksFreed | BlocksSwapped) -> None:
+    """After an allocation, a release or a swap: free + referenced is the pool, and the event's own count is right.
 
     Raises:
         AuditError: otherwise.

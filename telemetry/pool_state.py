@@ -61,8 +61,8 @@ class PoolState:
         self._give_up(e.blocks)
 
     def swap(self, e: BlocksSwapped) -> None:
-        """Give up the places that `sources` names and take those of `targets`."""
-        self._give_up(e.sources)
+        """Give up the places that `sources` names, the last first, and take those of `targets`."""
+        self._give_up(reversed(e.sources))
         still_there = set(e.cached)
         self._take(e.cached, [entry for entry in e.targets if entry >= 0 and entry not in still_there], e.evicted)
         self.slots.update(slot_of(entry) for entry in e.targets if entry < 0)

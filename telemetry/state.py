@@ -317,4 +317,5 @@ _HANDLERS: dict[type, Callable[[EngineState, Any], None]] = {
     SequencePreempted: EngineState._on_preempted,
     StepPlanned: EngineState._on_planned,
     StepFinished: EngineState._on_finished,
-} | BLOCK_HANDLERS
+    **BLOCK_HANDLERS,
+}
