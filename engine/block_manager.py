@@ -1,6 +1,6 @@
 """The pool of KV blocks: who holds which, which are free, and which hold a prefix that can be shared.
 
-Knows block ids and token ids only; the memory behind a block belongs to the runner.
+Knows block ids, slots of the swap space and token ids only; the memory behind them belongs to the runner.
 """
 
 from __future__ import annotations
@@ -12,9 +12,20 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from ..errors import AuditError, OutOfBlocks
+from ..telemetry.block_table import entry_of, slot_of
 from ..telemetry.clock import Clock
-from ..telemetry.events import AnyEvent, BlocksAllocated, BlocksCached, BlocksFreed, PrefixMatched
-from .sequence import Sequence
+from ..telemetry.events import (
+    AnyEvent,
+    BlockCopied,
+    BlocksAllocated,
+    BlocksCached,
+    BlocksFreed,
+    BlocksSwapped,
+    PrefixMatched,
+)
+from .plan import BlockMove
+from .sequence import Sequence, SequenceStatus
+from .slot_pool import SlotPool
 
 HASH_BYTES = 16  # of a chain hash; the journal shows the first 8
 COLLIDED = -1  # parent_content of a sequence whose chain met a hash collision: nothing after it can be shared
@@ -60,6 +71,10 @@ class BlockManager:
         clock: gives the time of an event.
         secret: key of the chain hash, at most 64 bytes; a new one for each run keeps prompts unguessable.
         prefix_cache: False shares nothing.
+        slots: the swap space that a table's entries below 0 lie in; None: there is none.
+
+    Attributes:
+        num_releases: how often blocks were given up: what did not fit before can't fit while this stands still.
     """
 
     def __init__(
@@ -70,8 +85,11 @@ class BlockManager:
         clock: Clock,
         secret: bytes = b"",
         prefix_cache: bool = True,
+        slots: SlotPool | None = None,
     ) -> None:
         self.num_blocks = num_blocks
+        self.slots = slots or SlotPool()
+        self.num_releases = 0
         self.block_size = block_size
         self.prefix_cache = prefix_cache
         self.num_collisions = 0
@@ -134,13 +152,14 @@ class BlockManager:
             sub_block=total - hit - len(missed) * size,
         )
 
-    def can_admit(self, seq: Sequence, match: PrefixMatch, reserve: int = 0) -> bool:
-        """Whether all the sequence's tokens and the one after them fit, with `reserve` blocks to spare.
+    def free_needed(self, seq: Sequence, match: PrefixMatch) -> int:
+        """Free blocks that admitting a sequence without blocks takes, its next token included.
 
         Matched blocks that are referenced already cost nothing. Without room for the next token a sequence would be
         preempted right after its prefill.
         """
-        return self._free_needed(seq, match) + reserve <= len(self.free)
+        revived = sum(1 for block in match.blocks if not self.refs[block])
+        return self.blocks_for(seq.num_tokens + 1) - len(match.blocks) + revived
 
     def admit(self, seq: Sequence, match: PrefixMatch, step: int) -> None:
         """Give a sequence without blocks its matched prefix and new blocks for all the tokens it has.
@@ -148,50 +167,129 @@ class BlockManager:
         Raises:
             OutOfBlocks: the pool can't; nothing has changed.
         """
-        if not self.can_admit(seq, match):
-            need = f"sequence {seq.seq_id} needs {self._free_needed(seq, match)} free blocks"
+        if self.free_needed(seq, match) > len(self.free):
+            need = f"sequence {seq.seq_id} needs {self.free_needed(seq, match)} free blocks"
             raise OutOfBlocks(f"{need}, room for its next token included: there are {len(self.free)}")
         if match.queried:
             self._record(
                 PrefixMatched(
                     self._clock(), step, seq.seq_id, match.queried, match.hit, match.never_seen, match.evicted,
-                    match.sub_block, seq.num_preemptions > 0,
+                    match.sub_block, seq.num_cached_tokens is not None,
                 )
             )  # fmt: skip
-        for block in match.blocks:
-            if not self.refs[block]:
-                del self.free[block]
-            self.refs[block] += 1
+        self._hold(match.blocks)
         seq.block_table.extend(match.blocks)
         seq.num_registered_blocks = len(match.blocks)
         seq.parent_content = match.parent_content
         self._append_new(seq, self.blocks_for(seq.num_tokens) - len(match.blocks), step, match.blocks)
 
-    def grow(self, seq: Sequence, step: int) -> None:
-        """Append one new block to a table.
+    def copy_tail(self, seq: Sequence, leader: Sequence, step: int) -> tuple[int, int] | None:
+        """Copy on write: have the block with the last prompt token copied from a sibling that has computed it.
+
+        For a sequence just admitted with the prompt's full blocks shared. All its tokens but the last, whose logits it
+        needs, then count as computed.
+
+        Returns:
+            (source, target) of the copy; None where there is nothing to copy, or not from there.
+        """
+        last = (seq.num_prompt_tokens - 1) // self.block_size
+        computed = last * self.block_size
+        count = seq.num_prompt_tokens - 1 - computed
+        shares = seq.block_table[:last] == leader.block_table[:last]
+        if not count or not shares or seq.num_registered_blocks != last or len(seq.token_ids) != seq.num_prompt_tokens:
+            return None
+        if len(leader.block_table) <= last or leader.block_table[last] < 0 or leader.move_in:
+            return None
+        source, target = leader.block_table[last], seq.block_table[last]
+        if source == target or leader.num_computed_tokens < seq.num_prompt_tokens:
+            return None
+        if leader.status is SequenceStatus.RUNNING and leader.last_token_t < leader.status_t:
+            return None  # admitted again: the step that computes its prompt may be this one
+        self._record(BlockCopied(self._clock(), step, seq.seq_id, leader.seq_id, source, target, count))
+        seq.num_computed_tokens = computed + count
+        return source, target
+
+    def grow(self, seq: Sequence, step: int, count: int = 1) -> None:
+        """Append new blocks to a table.
 
         Raises:
-            OutOfBlocks: none is free; nothing has changed.
+            OutOfBlocks: there are not so many free; nothing has changed.
         """
-        if not self.free:
-            raise OutOfBlocks(f"sequence {seq.seq_id} needs a block, none is free")
-        self._append_new(seq, 1, step, [])
+        if count > len(self.free):
+            raise OutOfBlocks(f"sequence {seq.seq_id} needs {count} free blocks, there are {len(self.free)}")
+        if count:
+            self._append_new(seq, count, step, [])
 
-    def release(self, seq: Sequence, step: int) -> None:
-        """Give up the whole table, its tail first, so that the start of a prompt stays cached the longest."""
+    def release(self, seq: Sequence, step: int, lost: int = 0) -> None:
+        """Give up the whole table, its tail first, so that the start of a prompt stays cached the longest.
+
+        `lost`: computed tokens that the sequence, which lives on, has to compute again.
+        """
         table = seq.block_table
         if not table:
             return
         table.reverse()
-        refs, free = self.refs, self.free
-        for block in table:
-            refs[block] -= 1
-            if not refs[block]:
-                free[block] = None
+        for entry in table:
+            self._give_up(entry)
         seq.block_table = []
         seq.num_registered_blocks = 0
         seq.parent_content = 0
-        self._record(BlocksFreed(self._clock(), step, seq.seq_id, table, len(free)))
+        seq.move_in = 0
+        self._record(BlocksFreed(self._clock(), step, seq.seq_id, table, len(self.free), lost))
+
+    def device_blocks(self, seq: Sequence, shared: bool) -> list[int]:
+        """Places in a table of the blocks on the device; of those that nobody shares only, unless `shared`."""
+        refs = self.refs
+        return [i for i, entry in enumerate(seq.block_table) if entry >= 0 and (shared or refs[entry] == 1)]
+
+    def move_out(self, seq: Sequence, places: list[int], slots: list[int], move: int, step: int, kind: str) -> BlockMove:
+        """Put slots into a table where blocks stood (`kind` out), or other slots (down)."""
+        table = seq.block_table
+        sources, targets = [table[place] for place in places], [entry_of(slot) for slot in slots]
+        for place, target in zip(places, targets, strict=True):
+            table[place] = target
+        for entry in reversed(sources):
+            self._give_up(entry)
+        seq.num_registered_blocks = 0
+        seq.parent_content = 0
+        self._record(
+            BlocksSwapped(self._clock(), step, seq.seq_id, kind, move, sources, targets, [], [], len(self.free))
+        )
+        return BlockMove(move, seq.seq_id, kind, sources, targets)
+
+    def blocks_to_return(self, seq: Sequence, match: PrefixMatch) -> int:
+        """Free blocks that bringing a table back to the device takes, its next token included."""
+        found = match.blocks
+        held = sum(
+            1 for i, entry in enumerate(seq.block_table) if entry < 0 and i < len(found) and self.refs[found[i]]
+        )
+        swapped = sum(1 for entry in seq.block_table if entry < 0)
+        return swapped - held + self.blocks_for(seq.num_tokens + 1) - len(seq.block_table)
+
+    def move_in(self, seq: Sequence, match: PrefixMatch, move: int, step: int) -> BlockMove | None:
+        """Give a table blocks where slots stood; None when the device still had all their content.
+
+        Blocks of `match` whose content is still cached are taken as they are; the caller has made sure of the room.
+        """
+        table, found = seq.block_table, match.blocks
+        places = [i for i, entry in enumerate(table) if entry < 0]
+        cached = [found[i] for i in places if i < len(found)]
+        self._hold(cached)
+        new, evicted = self._take(len(places) - len(cached))
+        sources, targets = [table[i] for i in places], cached + new
+        for place, target in zip(places, targets, strict=True):
+            table[place] = target
+        for entry in reversed(sources):
+            self.slots.give(slot_of(entry))
+        seq.num_registered_blocks, seq.parent_content = len(found), match.parent_content
+        number = move if new else 0
+        self._record(
+            BlocksSwapped(
+                self._clock(), step, seq.seq_id, "in", number, sources, targets, cached, evicted, len(self.free)
+            )
+        )
+        moved = sources[len(cached) :]
+        return BlockMove(move, seq.seq_id, "in", moved, new) if new else None
 
     def register(self, seq: Sequence, num_computed: int, step: int) -> None:
         """Enter into the cache the sequence's full blocks whose KV was computed: its first `num_computed` tokens."""
@@ -227,8 +325,11 @@ class BlockManager:
             AuditError: the first violation.
         """
         counts = [0] * self.num_blocks
+        self.slots.audit([slot_of(entry) for seq in live for entry in seq.block_table if entry < 0])
         for seq in live:
             for block in seq.block_table:
+                if block < 0:
+                    continue
                 if not 0 <= block < self.num_blocks:
                     raise AuditError(f"sequence {seq.seq_id} holds block {block}: there is none of this id")
                 counts[block] += 1
@@ -246,11 +347,13 @@ class BlockManager:
         if len(self.cached) != len(self.contents):
             raise AuditError(f"{len(self.cached)} hashes but {len(self.contents)} cached blocks")
 
-    def _free_needed(self, seq: Sequence, match: PrefixMatch) -> int:
-        revived = sum(1 for block in match.blocks if not self.refs[block])
-        return self.blocks_for(seq.num_tokens + 1) - len(match.blocks) + revived
-
     def _append_new(self, seq: Sequence, count: int, step: int, shared: list[int]) -> None:
+        new, evicted = self._take(count)
+        seq.block_table.extend(new)
+        self._record(BlocksAllocated(self._clock(), step, seq.seq_id, shared, new, evicted, len(self.free)))
+
+    def _take(self, count: int) -> tuple[list[int], list[int]]:
+        """New blocks off the free list, and those of them that held cached content."""
         new: list[int] = []
         evicted: list[int] = []
         for _ in range(count):
@@ -260,8 +363,24 @@ class BlockManager:
             if block in self.contents:
                 self._evict(block)
                 evicted.append(block)
-        seq.block_table.extend(new)
-        self._record(BlocksAllocated(self._clock(), step, seq.seq_id, shared, new, evicted, len(self.free)))
+        return new, evicted
+
+    def _hold(self, blocks: list[int]) -> None:
+        """Refer to blocks with cached content, free or not."""
+        for block in blocks:
+            if not self.refs[block]:
+                del self.free[block]
+            self.refs[block] += 1
+
+    def _give_up(self, entry: int) -> None:
+        """Drop a table's reference to a block, or its slot."""
+        if entry < 0:
+            self.slots.give(slot_of(entry))
+            return
+        self.num_releases += 1
+        self.refs[entry] -= 1
+        if not self.refs[entry]:
+            self.free[entry] = None
 
     def _new_content(self, chain_hash: bytes, tokens: bytes, seq: Sequence) -> CachedContent:
         lost = self._evicted.pop(chain_hash, None)

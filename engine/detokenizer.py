@@ -121,6 +121,12 @@ class IncrementalDetokenizer:
         self._window, self._text, self._shown, self._in_byte_run = [], "", 0, False
         return new
 
+    def begin_after(self, token_id: int) -> None:
+        """Go on behind a token that is not to be shown: it is the context in which the next one is decoded."""
+        self._window = [token_id]
+        self._text = self._decode(self._window)
+        self._shown, self._in_byte_run = len(self._text), False
+
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=self._skip)
 
@@ -150,7 +156,8 @@ class TextStream:
         matched: the stop string that ended the text, or None.
     """
 
-    __slots__ = ("_detokenizer", "_min_tokens", "_parts", "_stop", "matched", "num_tokens")
+    __slots__ = ("_detokenizer", "_ended", "_include_stop", "_min_tokens", "_parts", "_stop", "_strings", "matched",
+                 "num_tokens")  # fmt: skip
 
     def __init__(
         self,
@@ -161,8 +168,10 @@ class TextStream:
         min_tokens: int = 0,
     ) -> None:
         self._detokenizer = IncrementalDetokenizer(tokenizer, skip_special_tokens)
+        self._strings, self._include_stop = stop, include_stop
         self._stop = StopChecker(stop, include_stop)
         self._min_tokens = min_tokens
+        self._ended = False
         self._parts: list[str] = []
         self.num_tokens = 0
         self.matched: str | None = None
@@ -188,11 +197,25 @@ class TextStream:
     def finish(self) -> tuple[str, str | None]:
         """The generation ended: return the text still held back, once, and a stop string completed by it."""
         before = len(self._parts)
-        if self.matched is None:
+        if self.matched is None and not self._ended:
             self._take(self._detokenizer.finish())
-        if self.matched is None:
+        if self.matched is None and not self._ended:
             self._emit(self._stop.finish())
+        self._ended = True
         return "".join(self._parts[before:]), self.matched
+
+    @property
+    def ended(self) -> bool:
+        """Whether the text was ended by a stop string or by `finish`."""
+        return self._ended or self.matched is not None
+
+    def begin_again(self, after: int) -> str:
+        """Begin another piece of text behind token `after`, which is not shown; returns what was still held back."""
+        rest, _ = self.finish()
+        self._detokenizer.begin_after(after)
+        self._stop = StopChecker(self._strings, self._include_stop)
+        self._ended, self.matched = False, None
+        return rest
 
     def _take(self, text: str) -> None:
         if text:

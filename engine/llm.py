@@ -10,7 +10,7 @@ from numbers import Integral
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidRequest
+from ..errors import EngineIsPaused, InvalidRequest
 from .build import build_engine
 from .config import EngineConfig
 from .core import EngineCore
@@ -54,6 +54,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Complete one prompt or many, and return the outputs in their order.
 
+        With `on_stop="pause"` or `pause_after_prefill` an output may be that of a request that is paused (`finished` is
+        False): it goes on with `resume(output.request_id, ...)`, and ends with `finish(output.request_id)`.
+
         Args:
             prompts: a text, a list of token ids, or a list of such.
             params: one for all, or one for each.
@@ -62,6 +65,7 @@ class LLM:
         Raises:
             InvalidRequest: before anything was queued, naming the prompt and the field.
             EngineDead: the engine was closed.
+            EngineIsPaused: the engine plans no steps: an operator or a breakpoint paused it.
         """
         self.engine.core.require_open()
         many = as_prompts(prompts)
@@ -96,6 +100,8 @@ class LLM:
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
         """Complete one prompt and yield its output as it comes; closing the iterator aborts the request.
 
+        Where it pauses, the iterator waits: whoever reads it resumes or finishes the request, by the `request_id`.
+
         Raises:
             InvalidRequest: on the first `next`.
             EngineDead: on the first `next`; the engine was closed.
@@ -108,7 +114,8 @@ class LLM:
                 prompt, params, request_id=name, on_output=deltas.append, on_finish=done.append
             )
             while not done:
-                self.engine.step()
+                if not self.engine.step() and self.engine.engine_paused:
+                    raise EngineIsPaused(f"the engine is paused ({self.engine.engine_paused})")
                 while deltas:
                     yield deltas.popleft()
         finally:
@@ -130,29 +137,76 @@ class LLM:
     ) -> None:
         self.close()
 
+    def resume(
+        self, request_id: str, append: Prompt | None = None, max_tokens: int | None = None, *, use_tqdm: bool = False
+    ) -> RequestOutput:
+        """Let a paused request go on, until it ends or pauses again; its output so far, appended tokens left out.
+
+        Args:
+            request_id: of an output with `finished` False.
+            append: a text or token ids that come next: the other side's turn of a conversation.
+            max_tokens: generated tokens from here on; None: see `Engine.resume`.
+            use_tqdm: show a progress bar.
+
+        Raises:
+            UnknownRequest, NotPaused, InvalidRequest, EngineDead: as `Engine.resume`.
+            EngineIsPaused: the engine plans no steps.
+        """
+        outputs: dict[str, RequestOutput] = {}
+        request = self.engine.core.requests.get(request_id) if isinstance(request_id, str) else None
+        if request is not None:
+            request.on_finish = request.on_pause = lambda output: outputs.__setitem__(output.request_id, output)
+        self.engine.resume(request_id, append, max_tokens)
+        self._run_until(outputs, [request_id], use_tqdm)
+        return outputs[request_id]
+
+    def finish(self, request_id: str) -> RequestOutput:
+        """End a paused request in order; its output.
+
+        Raises:
+            UnknownRequest, NotPaused, EngineDead: as `Engine.finish`.
+        """
+        outputs: list[RequestOutput] = []
+        request = self.engine.core.requests.get(request_id) if isinstance(request_id, str) else None
+        if request is not None:
+            request.on_finish = outputs.append
+        self.engine.finish(request_id)
+        return outputs[0]
+
     def _run(self, requests: list[Request], use_tqdm: bool) -> list[RequestOutput]:
+        outputs: dict[str, RequestOutput] = {}
+        ids = [request.request_id for request in requests]
+        for request in requests:
+            request.on_finish = request.on_pause = lambda output: outputs.__setitem__(output.request_id, output)
+        self._run_until(outputs, ids, use_tqdm, requests)
+        return [outputs[request_id] for request_id in ids]
+
+    def _run_until(
+        self, outputs: dict[str, RequestOutput], ids: list[str], use_tqdm: bool, new: Sequence[Request] = ()
+    ) -> None:
+        """Add the `new` requests and step until each of `ids` has an output: it has ended, or has paused.
+
+        Where that does not come to pass, those without an output are aborted.
+        """
         from tqdm import tqdm
 
-        outputs: dict[str, RequestOutput] = {}
-        shown = {"total": len(requests), "desc": "requests", "disable": not use_tqdm, "dynamic_ncols": True}
+        engine = self.engine
+        shown = {"total": len(ids), "desc": "requests", "disable": not use_tqdm, "dynamic_ncols": True}
         with HeldInterrupts() as interrupts, tqdm(**shown) as bar:
-
-            def finished(output: RequestOutput) -> None:
-                outputs[output.request_id] = output
-                bar.update()
-
             try:
-                for request in requests:
+                for request in new:
                     interrupts.check()
-                    request.on_finish = finished
-                    self.engine.core.add(request)
-                while len(outputs) < len(requests):
+                    engine.core.add(request)
+                while len(outputs) < len(ids):
                     interrupts.check()
-                    self.engine.step()
+                    if not engine.step() and engine.engine_paused:
+                        raise EngineIsPaused(f"the engine is paused ({engine.engine_paused}): continue_engine first")
+                    if len(outputs) > bar.n:
+                        bar.update(len(outputs) - bar.n)
             finally:
-                for request in requests:
-                    self.engine.abort(request.request_id)
-        return [outputs[request.request_id] for request in requests]
+                for request_id in ids:
+                    if request_id not in outputs:
+                        engine.abort(request_id)
 
 
 def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -30,7 +30,7 @@ class RequestMetrics:
         num_output_tokens: generated tokens of all sequences.
         num_cached_tokens: prompt tokens found in the prefix cache at the first admission.
         num_preemptions: of all sequences.
-        decode_ns: from first to last token, summed over the sequences.
+        decode_ns: from first to last token, summed over the sequences, without the time in PAUSED.
         num_intervals: intervals between tokens in `decode_ns`.
     """
 
@@ -51,7 +51,7 @@ class RequestMetrics:
     def from_sequences(cls, sequences: Many[Sequence], wall_offset_ns: int) -> RequestMetrics:
         """Read the times and counts of a request off its sequences: at least one, the leader (if any) first."""
         timed = [s for s in sequences if s.first_token_t]
-        outputs = [len(s.token_ids) - s.num_prompt_tokens for s in sequences]
+        outputs = [s.num_read_output_tokens for s in sequences]
         ended = all(s.finished_t for s in sequences)
         return cls(
             wall_offset_ns=wall_offset_ns,
@@ -64,7 +64,7 @@ class RequestMetrics:
             num_output_tokens=sum(outputs),
             num_cached_tokens=sequences[0].num_cached_tokens or 0,
             num_preemptions=sum(s.num_preemptions for s in sequences),
-            decode_ns=sum(s.last_token_t - s.first_token_t for s in timed),
+            decode_ns=sum(s.last_token_t - s.first_token_t - s.decode_paused_ns for s in timed),
             num_intervals=sum(max(count - 1, 0) for count in outputs),
         )
 
@@ -138,6 +138,7 @@ class CompletionOutput:
         finish_reason: stop, length, abort, error; None while it runs.
         stop_reason: the stop string or stop token id that ended it; None for the model's end of sequence.
         logprobs: one entry a token, where asked for.
+        pause_reason: why it is PAUSED: prefill_complete, stop, length, await_input, operator or breakpoint; None else.
     """
 
     index: int
@@ -146,6 +147,7 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     logprobs: list[TokenLogprobs] | None = None
+    pause_reason: str | None = None
 
     @property
     def finished(self) -> bool:
@@ -163,7 +165,8 @@ class Delta:
     """What a step added to one sequence of a stream; the texts of an index joined are its CompletionOutput's text.
 
     `text` may be empty while tokens came (half a character, a possible stop string), and the last one may bring text
-    without tokens. `finish_reason` is set on the last one of an index only.
+    without tokens. `finish_reason` is set on the last one of an index only, `pause_reason` on the last one before a
+    pause.
     """
 
     index: int
@@ -172,6 +175,7 @@ class Delta:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     logprobs: list[TokenLogprobs] | None = None  # one entry for each of token_ids
+    pause_reason: str | None = None
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ class Request:
         decoder: turns token ids into text; None where only ids are wanted.
         on_output: is given each piece of output as it comes.
         on_finish: is given the whole output once.
+        on_pause: is given the output so far whenever none of the sequences runs or waits any more, and some are paused.
         traceparent: W3C trace context of the caller.
         streams: text so far of each sequence; only for requests that stream or have stop strings.
     """
@@ -37,6 +38,7 @@ class Request:
     decoder: TokenDecoder | None = None
     on_output: OnOutput | None = None
     on_finish: OnFinish | None = None
+    on_pause: OnFinish | None = None
     traceparent: str | None = None
     bad_words_ids: list[list[int]] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
@@ -50,23 +52,54 @@ class Request:
         """Whether all its sequences have ended."""
         return all(not seq.is_live for seq in self.sequences)
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether some of its sequences are paused and none of the others runs or waits."""
+        live = [seq for seq in self.sequences if seq.is_live]
+        return bool(live) and all(seq.status is SequenceStatus.PAUSED for seq in live)
+
     def open_streams(self) -> None:
-        """Begin to decode as tokens come, where someone reads them or a stop string has to be found."""
+        """Begin to decode as tokens come, where someone reads them, a stop string has to be found, or it will pause."""
+        p = self.params
         self.logprobs = [[] for _ in self.sequences]
-        if self.params.prompt_logprobs is not None:
+        if p.prompt_logprobs is not None:
             self.prompt_logprobs = [None] * len(self.prompt_token_ids)
-        if self.decoder is not None and (self.on_output is not None or self.params.stop):
-            p = self.params
-            self.streams = [
-                TextStream(self.decoder, p.skip_special_tokens, p.stop, p.include_stop_str_in_output, p.min_tokens)
-                for _ in self.sequences
-            ]
+        if self.on_output is not None or p.stop or p.on_stop == "pause" or p.pause_after_prefill:
+            self._make_streams()
 
     def push(self, index: int, token: int) -> tuple[str, str | None]:
         """Decode one more token of a sequence: the text that became final, and the stop string met, if any."""
         if not self.streams:
             return "", None
         return self.streams[index].push([token])
+
+    def keep_text(self) -> None:
+        """Have the text of each sequence kept as it came: a pause may part it. What was not decoded yet is now."""
+        if self.streams:
+            return
+        self._make_streams()
+        for stream, seq in zip(self.streams, self.sequences, strict=True):
+            ids = seq.output_token_ids
+            if seq.reason == "stop" and not self.params.include_stop_str_in_output:
+                ids = ids[:-1]
+            stream.push(ids)
+            if not seq.is_live:
+                stream.finish()
+
+    def go_on(self, index: int, appended: bool) -> str:
+        """Prepare the text of a sequence that goes on, after tokens that are not part of it; what was held back."""
+        if not self.streams:
+            return ""
+        stream, seq = self.streams[index], self.sequences[index]
+        return stream.begin_again(seq.token_ids[-1]) if appended or stream.ended else ""
+
+    def _make_streams(self) -> None:
+        p = self.params
+        if self.decoder is not None:
+            self.streams = [
+                TextStream(self.decoder, p.skip_special_tokens, p.stop, p.include_stop_str_in_output, p.min_tokens)
+                for _ in self.sequences
+            ]
 
     def take_prompt_logprobs(self, start: int, values: list[TokenLogprobs]) -> None:
         """Keep the log-probabilities of the prompt's positions start+1 and on; the siblings' are the same."""
@@ -100,6 +133,7 @@ class Request:
                 token_ids=seq.output_token_ids,
                 finish_reason=seq.finish_reason,
                 stop_reason=seq.stop_reason,
+                pause_reason=seq.reason if seq.status is SequenceStatus.PAUSED else None,
                 logprobs=self.logprobs[index] if want_logprobs else None,
             )
             for index, seq in enumerate(self.sequences)

@@ -117,7 +117,7 @@ class SamplingParams:
         for name in (*_WHOLE, *_REAL):
             value = getattr(self, name)
             if value is not None or name not in _OPTIONAL:
-                setattr(self, name, _whole(name, value) if name in _WHOLE else _real(name, value, *_REAL[name]))
+                setattr(self, name, check_whole(name, value) if name in _WHOLE else _real(name, value, *_REAL[name]))
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise _invalid(name, getattr(self, name), "must be true or false")
@@ -194,7 +194,12 @@ def _invalid(name: str, value: object, allowed: str) -> InvalidRequest:
     return InvalidRequest(field_name, f"{name}={reprlib.repr(value)}: {allowed}{_HINTS.get(name, '')}")
 
 
-def _whole(name: str, value: object) -> int:
+def check_whole(name: str, value: object) -> int:
+    """A whole number in the range of the parameter of this name, as a plain int.
+
+    Raises:
+        InvalidRequest: with field `name`.
+    """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise _invalid(name, value, "must be a whole number")
     return int(_within(name, int(value), *_WHOLE[name]))

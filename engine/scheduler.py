@@ -6,94 +6,194 @@ A sequence simply has `num_computed_tokens` to bring up to `num_tokens`; decodin
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from ..telemetry.clock import Clock
-from ..telemetry.events import AnyEvent, SequencePreempted, StepPlanned, WaitReasonChanged
+from ..telemetry.events import (
+    AnyEvent,
+    EngineContinued,
+    EnginePaused,
+    PriorityChanged,
+    SequencePreempted,
+    StepPlanned,
+    WaitReasonChanged,
+)
 from .block_manager import BlockManager
 from .config import EngineConfig
 from .plan import StepPlan
+from .queue_order import QueueKey, queue_order
+from .residency import Residency
 from .sequence import Sequence, SequenceStatus
 
 
-def remaining_tokens(seq: Sequence) -> int:
-    """Tokens that a sequence has still to compute at most: the rest of its prompt and of its output."""
-    return seq.num_tokens - seq.num_computed_tokens + seq.max_tokens - seq.num_output_tokens
+def _key(seq: Sequence) -> QueueKey:
+    return seq.queue_key
 
 
-ORDER: dict[str, Callable[[Sequence], tuple[int, ...]]] = {
-    "fcfs": lambda seq: (seq.seq_id,),
-    "priority": lambda seq: (seq.priority, seq.seq_id),
-    "sjf": lambda seq: (remaining_tokens(seq), seq.seq_id),
-}
+@dataclass(slots=True)
+class InFlight:
+    """A step that was launched and not read."""
+
+    plan: StepPlan
+    handle: Any
+    launch_ns: int
 
 
 class Scheduler:
     """Two queues and the rules between them.
 
     Both are kept in the order of the policy. Blocks for all the tokens that a sequence has are taken when it is
-    admitted, so that only decoding can run short; then the last of the running order is preempted. A preempted
-    sequence keeps its place in that order: under fcfs it is ahead of all that arrived later.
+    admitted, so that only decoding can run short. Then what sequences hold that don't run moves out (residency.py);
+    where that does not do, the last of the running order is preempted. A preempted sequence keeps its place in that
+    order: under fcfs it is ahead of all that arrived later. Under "priority" a more urgent sequence that can't be
+    admitted preempts from the end of the running order too.
+
+    Attributes:
+        paused: why nothing is planned; "" while planning goes on.
+        in_flight: steps launched and not read, the oldest first; the core's to fill and empty.
     """
 
     def __init__(
         self, config: EngineConfig, blocks: BlockManager, record: Callable[[AnyEvent], None], clock: Clock
     ) -> None:
         self.blocks = blocks
+        self.residency = Residency(config, blocks, record, clock)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.step = 0  # of the last plan
         self.released: list[int] = []  # left RUNNING since the last plan
-        self._order = ORDER[config.policy]
+        self.in_flight: deque[InFlight] = deque()
+        self.paused = ""
+        self._steps_granted = 0  # steps until the engine pauses again; 0: no end is set
+        self._order = queue_order(config)
+        self._preempts_for_urgent = config.policy == "priority"
         self._max_num_seqs = config.max_num_seqs
         self._budget = config.max_num_batched_tokens
         self._chunk = config.max_prefill_chunk or config.max_num_batched_tokens
         self._prefill_first = config.batching == "prefill_first"
         self._reserve = blocks.num_blocks // 100  # blocks that an admission leaves free, so that decoding can go on
         self._unexplained: list[Sequence] = []  # whose wait reason may have to change in the next plan
-        self._passed: list[Sequence] = []  # passed over by this plan's admissions
+        self._passed: dict[Sequence, str] = {}  # passed over by this plan's admissions, and why
         self._head: Sequence | None = None
         self._record = record
         self._clock = clock
+
+    # Sequences come, pause, go on and end
 
     def add(self, seq: Sequence) -> None:
         """Take in a new sequence."""
         seq.transition(SequenceStatus.WAITING, "arrived", self.step)
         self._enqueue(seq)
 
-    def remove(self, seq: Sequence, to: SequenceStatus, reason: str) -> None:
-        """End a live sequence: its blocks go back, and work of it that is in flight becomes void."""
-        if seq.status is SequenceStatus.RUNNING:
-            self.running.remove(seq)
-            self.released.append(seq.seq_id)
-        elif seq.status is SequenceStatus.WAITING:
-            self.waiting.remove(seq)
-        seq.transition(to, reason, self.step)
+    def remove(self, seq: Sequence, to: SequenceStatus, reason: str, cause: Sequence | None = None) -> None:
+        """End a live sequence: its blocks go back, and work of it that is in flight becomes void.
+
+        Blocks that a move is filling must have arrived: the core sees to that.
+        """
+        if seq.status is SequenceStatus.PAUSED:
+            self.residency.unpark(seq)
+        else:
+            self._leave_queue(seq)
+        seq.transition(to, reason, self.step, cause=cause)
         seq.epoch += 1
         seq.num_pending = 0
         self.blocks.release(seq, self.step)
+
+    def pause(self, seq: Sequence, reason: str) -> None:
+        """Take a running or waiting sequence out of its queue; it keeps its KV. Work in flight becomes void.
+
+        One that waits is paused as "operator", whoever asked for it.
+        """
+        if seq.status is SequenceStatus.RUNNING:
+            kept = self._kept_tokens(seq)
+            self._leave_queue(seq)
+            seq.transition(SequenceStatus.PAUSED, reason, self.step, kept=kept)
+            seq.epoch += 1
+            seq.num_pending = 0
+            seq.num_computed_tokens = kept
+        else:
+            self._leave_queue(seq)
+            seq.transition(SequenceStatus.PAUSED, "operator", self.step)
+        self.residency.park(seq)
+
+    def resume(self, seq: Sequence) -> None:
+        """Put a paused sequence to work: at once where its KV, a slot and blocks are at hand, else in the queue."""
+        self.residency.unpark(seq)
+        seq.queue_key = self._order(seq)
+        is_next = not self.waiting or seq.queue_key < self.waiting[0].queue_key
+        if seq.block_table and seq.is_resident and is_next and len(self.running) < self._max_num_seqs:
+            want = self._needed_blocks(seq) + (self._reserve if self.running else 0)
+            if want <= len(self.blocks.free):
+                self._run_resident(seq)
+                return
+        seq.transition(SequenceStatus.WAITING, "resumed", self.step)
+        if seq.block_table:
+            self.residency.noticed()
+        self._enqueue(seq)
+
+    def set_priority(self, seq: Sequence, priority: int) -> None:
+        """Change a live sequence's priority, and its place in its queue."""
+        seq.priority = priority
+        self._record(PriorityChanged(self._clock(), self.step, seq.seq_id, priority))
+        if seq.status is SequenceStatus.PAUSED:
+            return
+        queue = self.running if seq.status is SequenceStatus.RUNNING else self.waiting
+        queue.remove(seq)
+        seq.queue_key = self._order(seq)
+        insort(queue, seq, key=_key)
+        self._unexplained.append(seq)
+
+    # The engine pauses and goes on
+
+    def pause_engine(self, cause: str) -> None:
+        """Plan nothing from here on."""
+        if not self.paused:
+            self._record(EnginePaused(self._clock(), self.step, cause))
+        self.paused, self._steps_granted = cause, 0
+
+    def continue_engine(self, num_steps: int) -> None:
+        """Plan on: `num_steps` steps, or until it is paused again where that is 0."""
+        if self.paused:
+            self._record(EngineContinued(self._clock(), self.step, num_steps))
+            self.paused = ""
+        self._steps_granted = num_steps
+
+    # A step
 
     def plan(self) -> StepPlan | None:
         """Plan the next step, or None when nothing can be computed now.
 
         The planned tokens count as computed from here on.
         """
+        if self.paused:
+            self._explain(self.waiting[0] if self.waiting else None, "engine_paused")
+            return None
         began = self._clock()
         self.step += 1
         plan = StepPlan(self.step, "decode", [], [], [], [], [], [], began)
-        preempted = not self._prefill_first and self._plan_decodes(plan)
+        lost = self._admit_urgent(plan) if self._preempts_for_urgent and self.waiting and self.running else ""
+        if not self._prefill_first and self._plan_decodes(plan):
+            lost = "no_blocks"
         num_decodes = len(plan.sequences)
         self._plan_prefills(plan, self._budget - num_decodes)
-        head, reason = self._admit(plan, self._budget - plan.num_tokens) if not preempted else self._lost_blocks()
+        head, reason = self._lost_place(lost) if lost else self._admit(plan, self._budget - plan.num_tokens)
         if self._prefill_first and not plan.sequences:
             if self._plan_decodes(plan):
-                head, reason = self._lost_blocks()
+                head, reason = self._lost_place("no_blocks")
             num_decodes = len(plan.sequences)
         self._explain(head, reason)
-        if not plan.sequences:
+        plan.moves = self.residency.take_moves()
+        if not plan.sequences and not plan.moves:
             self.step -= 1
             return None
         self._record_plan(plan, num_decodes, began)
+        if self._steps_granted:
+            self._steps_granted -= 1
+            if not self._steps_granted:
+                self.pause_engine("steps")
         return plan
 
     def _plan_decodes(self, plan: StepPlan) -> bool:
@@ -111,8 +211,10 @@ class Scheduler:
             if seq.num_pending and self._is_last(seq, total):
                 continue
             if start >= len(seq.block_table) * size:
-                preempted = preempted or not blocks.free
-                if not self._make_room(seq):
+                num_left = len(self.released)
+                has_room = self._make_room(seq)
+                preempted = preempted or len(self.released) > num_left
+                if not has_room:
                     continue
                 blocks.grow(seq, self.step)
             sequences.append(seq)
@@ -139,36 +241,117 @@ class Scheduler:
         waiting, index = self.waiting, 0
         while index < len(waiting):
             seq = waiting[index]
-            if seq.leader is not None and self._shares_unready_prompt(seq.leader):
-                self._passed.append(seq)
+            if wait := self._why_pass(seq):
+                self._passed[seq] = wait
                 index += 1
                 continue
             if len(self.running) >= self._max_num_seqs:
                 return seq, "sequence_cap"
             if budget <= 0:
                 return seq, "token_budget"
-            match = self.blocks.match(seq)
-            if not self.blocks.can_admit(seq, match, self._reserve if self.running else 0):
+            if not self._take_place(seq, plan):
                 return seq, "no_blocks"
-            del waiting[index]
-            self._start(seq)
-            self.blocks.admit(seq, match, self.step)
-            seq.num_computed_tokens = match.hit
-            if seq.num_cached_tokens is None:
-                seq.num_cached_tokens = match.hit
-            budget -= self._add_chunk(plan, seq, budget)
+            if seq.status is SequenceStatus.RUNNING:
+                budget -= self._add_chunk(plan, seq, budget)
         return None, ""
 
-    def _lost_blocks(self) -> tuple[Sequence, str]:
+    def _admit_urgent(self, plan: StepPlan) -> str:
+        """Admit the head of the queue in the place of less urgent sequences that run; why they lost it, or "".
+
+        Who is less urgent has a higher priority value and comes later in the order: one that has waited for long is
+        not sent back by the next one that is more urgent by name.
+        """
+        lost = ""
+        while self.waiting:
+            head = self.waiting[0]
+            victims = [
+                seq for seq in reversed(self.running)
+                if seq.priority > head.priority and seq.queue_key > head.queue_key
+            ]  # fmt: skip
+            if not victims or self._why_pass(head):
+                break
+            cap = len(self.running) >= self._max_num_seqs
+            want = self._needed_blocks(head) + self._reserve
+            if not cap and want <= len(self.blocks.free):
+                break  # admitted in its turn
+            own = sum(len(self.blocks.device_blocks(seq, shared=False)) for seq in victims)
+            if not self.residency.vacate(max(0, want - own), self.step, self._parked(head)):
+                break
+            reason = "sequence_cap" if cap else "no_blocks"
+            for victim in victims:
+                if len(self.running) < self._max_num_seqs and want <= len(self.blocks.free):
+                    break
+                self._preempt(victim, head, "priority")
+                lost = reason
+            if not self._take_place(head, plan):
+                break
+        return lost
+
+    def _why_pass(self, seq: Sequence) -> str:
+        """Why those behind a waiting sequence need not wait for it; "" if they must."""
+        if seq.move_in:
+            return "swap_in"
+        if seq.leader is not None and not seq.block_table and self._shares_unready_prompt(seq.leader):
+            return "sibling_prefill"
+        return ""
+
+    def _take_place(self, seq: Sequence, plan: StepPlan) -> bool:
+        """Admit a waiting sequence, or begin to bring its KV back to the device; False where blocks are short."""
+        blocks, reserve = self.blocks, self._reserve if self.running else 0
+        if not seq.is_resident:
+            if not self.residency.bring_back(seq, self.step, lambda: self._parked(seq), reserve):
+                return False
+            if not seq.is_resident:
+                return True
+        if seq.block_table:
+            if not self.residency.vacate(self._needed_blocks(seq) + reserve, self.step, self._parked(seq)):
+                return False
+            self.waiting.remove(seq)
+            self._run_resident(seq)
+            return True
+        match = blocks.match(seq)
+        while (want := blocks.free_needed(seq, match) + reserve) > len(blocks.free):
+            # What moves out may have held matched blocks: they stay cached, but are free now and count as needed.
+            if not self.residency.vacate(want, self.step, self._parked(seq)):
+                return False
+        self.waiting.remove(seq)
+        self._start(seq)
+        blocks.admit(seq, match, self.step)
+        seq.num_computed_tokens = match.hit
+        if seq.num_cached_tokens is None:
+            seq.num_cached_tokens = match.hit
+        if seq.leader is not None and (pair := blocks.copy_tail(seq, seq.leader, self.step)):
+            plan.copies.append(pair)
+        return True
+
+    def _run_resident(self, seq: Sequence) -> None:
+        """Let a sequence run that has its KV on the device, with blocks for all its tokens."""
+        self._start(seq)
+        self.blocks.grow(seq, self.step, self.blocks.blocks_for(seq.num_tokens) - len(seq.block_table))
+
+    def _needed_blocks(self, seq: Sequence) -> int:
+        """Free blocks that a sequence takes to run, its next token included."""
+        if not seq.block_table:
+            return self.blocks.free_needed(seq, self.blocks.match(seq))
+        return self.blocks.blocks_for(seq.num_tokens + 1) - sum(1 for entry in seq.block_table if entry >= 0)
+
+    def _parked(self, but: Sequence) -> Iterator[Sequence]:
+        """The waiting sequences behind one that may have to give up blocks for it, the last first."""
+        for seq in reversed(self.waiting):
+            if seq is but:
+                return
+            yield seq
+
+    def _lost_place(self, reason: str) -> tuple[Sequence | None, str]:
         """The wait of a step that preempted: it admits nothing, or what it freed would be taken again at once."""
-        return self.waiting[0], "no_blocks"
+        return (self.waiting[0], reason) if self.waiting else (None, "")
 
     def _start(self, seq: Sequence) -> None:
-        reason = "readmitted" if seq.num_preemptions else "admitted"
+        reason = {"arrived": "admitted", "preempted": "readmitted"}.get(seq.reason, "resumed")
         seq.transition(SequenceStatus.RUNNING, reason, self.step)
         seq.prefill_target = len(seq.token_ids)
         seq.first_scheduled_t = seq.first_scheduled_t or seq.status_t
-        insort(self.running, seq, key=self._order)
+        insort(self.running, seq, key=_key)
 
     def _add_chunk(self, plan: StepPlan, seq: Sequence, budget: int) -> int:
         start = seq.num_computed_tokens
@@ -184,48 +367,78 @@ class Scheduler:
         return count
 
     def _make_room(self, seq: Sequence) -> bool:
-        """Preempt from the end of the running order until a block is free; False if `seq` itself had to go."""
+        """Have a block free for a running sequence, by what others hold that don't run, then by preempting from the end
+        of the running order; False if `seq` itself had to go.
+        """
+        if self.residency.vacate(1, self.step, reversed(self.waiting)):
+            return True
         while not self.blocks.free:
             victim = self.running[-1]
-            self._preempt(victim, seq)
+            self._preempt(victim, seq, "no_blocks")
             if victim is seq:
                 return False
         return True
 
-    def _preempt(self, victim: Sequence, by: Sequence) -> None:
-        """Send a running sequence back to the queue; its blocks go to `by`, its computed tokens are lost."""
+    def _preempt(self, victim: Sequence, by: Sequence, cause: str) -> None:
+        """Send a running sequence back to the queue; its blocks go to `by`, its KV to the swap space or nowhere."""
+        kept = self._kept_tokens(victim)
+        room = self.residency.slots_to_preempt(victim, kept, self.step)
+        kept = kept if room else 0
         self._record(
             SequencePreempted(
-                self._clock(), self.step, victim.seq_id, by.seq_id, "no_blocks", "recompute",
-                len(victim.block_table), victim.num_computed_tokens,
+                self._clock(), self.step, victim.seq_id, by.seq_id, cause, "swap" if room else "recompute",
+                len(victim.block_table), victim.num_computed_tokens - kept, kept,
             )
         )  # fmt: skip
-        self.running.remove(victim)
-        self.released.append(victim.seq_id)
+        self._leave_queue(victim)
         victim.transition(SequenceStatus.WAITING, "preempted", self.step)
-        self.blocks.release(victim, self.step)
         victim.num_preemptions += 1
-        victim.num_computed_tokens = 0
+        victim.num_computed_tokens = kept
         victim.num_pending = 0
         victim.epoch += 1
+        if room:
+            self.residency.swap_out(victim, *room, self.step)
+        else:
+            self.blocks.release(victim, self.step)
         self._enqueue(victim)
 
+    def _kept_tokens(self, seq: Sequence) -> int:
+        """Computed tokens of a running sequence that stand when its work in flight is void."""
+        kept = min(seq.num_computed_tokens, len(seq.token_ids) - 1)
+        for flight in self.in_flight:
+            plan = flight.plan
+            if seq in plan.sequences:
+                index = plan.sequences.index(seq)
+                if plan.epochs[index] == seq.epoch:
+                    kept = min(kept, plan.starts[index])
+        return kept
+
+    def _leave_queue(self, seq: Sequence) -> None:
+        if seq.status is SequenceStatus.RUNNING:
+            self.running.remove(seq)
+            self.released.append(seq.seq_id)
+        else:
+            self.waiting.remove(seq)
+
     def _enqueue(self, seq: Sequence) -> None:
-        insort(self.waiting, seq, key=self._order)
+        seq.queue_key = self._order(seq)
+        insort(self.waiting, seq, key=_key)
         self._unexplained.append(seq)
 
     def _explain(self, head: Sequence | None, reason: str) -> None:
         """Record why the head of the queue waits; whoever stands behind it waits for the head."""
-        head = None if head in self._passed else head
+        passed = self._passed
+        head = None if head in passed else head
         if self._head is not head and self._head is not None:
             self._unexplained.append(self._head)
         for seq in self._unexplained:
-            if seq.status is SequenceStatus.WAITING and seq is not head and seq not in self._passed:
+            if seq.status is SequenceStatus.WAITING and seq is not head and seq not in passed:
                 self._set_wait_reason(seq, "head_of_line")
-        for seq in self._passed:
-            self._set_wait_reason(seq, "sibling_prefill")
-        self._unexplained = self._passed
-        self._passed = []
+        for seq, own in passed.items():
+            if seq.status is SequenceStatus.WAITING:
+                self._set_wait_reason(seq, own)
+        self._unexplained = list(passed)
+        self._passed = {}
         self._head = head
         if head is not None:
             self._set_wait_reason(head, reason)
@@ -238,6 +451,8 @@ class Scheduler:
     def _record_plan(self, plan: StepPlan, num_decodes: int, began: int) -> None:
         num_chunks = len(plan.sequences) - num_decodes
         plan.kind = "decode" if not num_chunks else "mixed" if num_decodes else "prefill"
+        if not plan.sequences:
+            plan.kind = "moves"
         plan.released, self.released = self.released, []
         chunks = [
             (plan.sequences[i].seq_id, plan.starts[i], plan.counts[i])
@@ -258,11 +473,12 @@ class Scheduler:
     @staticmethod
     def _is_last(seq: Sequence, total: int) -> bool:
         """Whether the token that is still on the device is the last one that the sequence may have."""
-        return total - seq.num_prompt_tokens >= seq.max_tokens or total >= seq.max_total_tokens
+        given = seq.num_prompt_tokens + seq.num_appended_tokens
+        return total - given >= seq.max_tokens or total >= seq.max_total_tokens
 
     @staticmethod
     def _shares_unready_prompt(leader: Sequence) -> bool:
         """Whether a sibling had better wait: the leader's prompt blocks are not in the cache yet."""
         return leader.status is SequenceStatus.WAITING or (
-            leader.status is SequenceStatus.RUNNING and leader.num_output_tokens - leader.num_pending <= 0
+            leader.status is SequenceStatus.RUNNING and leader.num_read_output_tokens <= 0
         )

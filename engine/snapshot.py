@@ -17,7 +17,7 @@ def make_keyframe(core: EngineCore) -> Keyframe:
         t=core.clock(),
         step=core.scheduler.step,
         started=core.started,
-        sequences=[seq.snapshot() for seq in core.book.live_sequences],
+        sequences=[seq.snapshot(core.blocks.slots.host_blocks) for seq in core.book.live_sequences],
         waiting=[seq.seq_id for seq in core.scheduler.waiting],
         running=sorted(seq.seq_id for seq in core.scheduler.running),
         cached_blocks=list(contents),
@@ -25,4 +25,5 @@ def make_keyframe(core: EngineCore) -> Keyframe:
         cached_by=[content.filled_by for content in contents.values()],
         free_blocks=list(core.blocks.free),
         totals={},
+        engine_paused=core.scheduler.paused,
     )

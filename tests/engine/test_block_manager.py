@@ -152,9 +152,8 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
 def test_admission_asks_for_room_for_the_next_token_too() -> None:
     pool = Pool(2)
     full, roomy = pool.sequence(tokens_of(0, 8)), pool.sequence(tokens_of(0, 7))
-    assert not pool.can_admit(full, pool.match(full))
-    assert pool.can_admit(roomy, pool.match(roomy))
-    assert not pool.can_admit(roomy, pool.match(roomy), reserve=1)
+    assert pool.free_needed(full, pool.match(full)) > pool.num_free
+    assert pool.free_needed(roomy, pool.match(roomy)) == pool.num_free
 
 
 def test_matched_blocks_that_are_free_count_against_the_room() -> None:
@@ -162,9 +161,9 @@ def test_matched_blocks_that_are_free_count_against_the_room() -> None:
     pool.forget(tokens_of(0, 8))
     again = pool.sequence(tokens_of(0, 11))
     match = pool.match(again)
-    assert match.hit == 8 and pool.can_admit(again, match)
+    assert match.hit == 8 and pool.free_needed(again, match) <= pool.num_free
     longer = pool.sequence(tokens_of(0, 12))
-    assert not pool.can_admit(longer, pool.match(longer))  # 3 blocks, and one for the next token
+    assert pool.free_needed(longer, pool.match(longer)) > pool.num_free  # 3 blocks, and one for the next token
 
 
 def test_growing_appends_one_block() -> None:
@@ -288,7 +287,7 @@ def test_the_reasons_of_a_miss_add_up_at_random(seed: int) -> None:
         match = pool.match(seq)
         assert match.hit + match.never_seen + match.evicted + match.sub_block == match.queried == seq.num_tokens
         assert match.hit == len(match.blocks) * SIZE < seq.num_tokens and 1 <= match.sub_block <= SIZE
-        if pool.can_admit(seq, match):
+        if pool.free_needed(seq, match) <= pool.num_free:
             pool.admit(seq, match, 1)
             pool.register(seq, seq.num_tokens, 1)
             pool.audit([seq])

@@ -176,11 +176,11 @@ def test_the_last_of_the_running_order_gives_way() -> None:
 
 
 def test_nothing_is_admitted_in_a_step_that_preempts() -> None:
-    engine = FakeEngine(num_blocks=6, max_num_seqs=2, policy="priority")
-    for i, priority in enumerate([0, 5]):
-        engine.add(prompt(i * 20, 7), 10, priority=priority)
+    engine = FakeEngine(num_blocks=6, max_num_seqs=2, policy="sjf")
+    for i in range(2):
+        engine.add(prompt(i * 20, 7), 10)
     steps(engine, 1)
-    engine.add(prompt(60, 2), 2, priority=3)  # waits for a slot only: it would fit into what a preemption frees
+    engine.add(prompt(60, 2), 2)  # waits for a slot only: it would fit into what a preemption frees
     engine.run()
     preempted = engine.of(SequencePreempted)[0]
     admitted = next(event for event in engine.of(StatusChanged) if event.seq == 2 and event.new == "RUNNING")

@@ -71,10 +71,6 @@ REQUESTS: dict[str, Bad] = {
     "trace surrogate": (add(traceparent="\udfff"), "traceparent",
                         "traceparent holds a lone surrogate at character 0: send Unicode"),
     "trace long": (add(traceparent="x" * 257), "traceparent", "traceparent has 257 characters: must be at most 256"),
-    "on_stop": (add(params=SamplingParams(on_stop="pause")), "on_stop",
-                "on_stop='pause': not supported yet; use 'finish'"),
-    "pause_after_prefill": (add(params=SamplingParams(pause_after_prefill=True)), "pause_after_prefill",
-                            "pause_after_prefill=True: not supported yet; use False"),
 }  # fmt: skip
 
 

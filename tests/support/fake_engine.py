@@ -11,9 +11,12 @@ from nanolens.engine.config import EngineConfig
 from nanolens.engine.core import EngineCore
 from nanolens.engine.engine import Engine
 from nanolens.engine.outputs import RequestOutput
-from nanolens.engine.plan import StepPlan, StepResult
+from nanolens.engine.plan import BlockMove, MoveResult, StepPlan, StepResult
 from nanolens.engine.sampling_params import SamplingParams
+from nanolens.engine.sequence import Sequence as EngineSequence
+from nanolens.telemetry.audit import Audit
 from nanolens.telemetry.clock import wall_offset_ns
+from nanolens.telemetry.differences import keyframe_differences
 from nanolens.telemetry.events import AnyEvent, EngineStarted
 from nanolens.telemetry.recorder import Recorder
 
@@ -47,8 +50,16 @@ class FakeRunner:
     at launch, as on a device, from the pages alone; the host sees it at collect.
     """
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, host_blocks: int = 0, disk_blocks: int = 0) -> None:
         self.num_blocks = num_blocks
+        self.host_blocks, self.disk_blocks = host_blocks, disk_blocks
+        self.swap_ns_per_block = 1  # "auto" always finds swapping the cheaper way
+        self.slots: dict[int, dict[int, tuple[int, int]]] = {}  # swap slot -> what the slots of a page held
+        self.moved: list[MoveResult] = []
+        self.move_delay = 0  # collects that a move takes; a launched move's data is in place at once
+        self.sound = True
+        self.fail_move: Callable[[BlockMove], str] = lambda move: ""
+        self.bad_slots: set[int] = set()
         self.vocab_size = VOCAB_SIZE
         self.block_size = block_size
         self.pages: dict[int, tuple[int, int]] = {}  # slot -> (position, token)
@@ -67,6 +78,10 @@ class FakeRunner:
         self.in_flight += 1
         assert self.in_flight <= 2
         self.plans.append(plan)
+        for move in plan.moves:
+            self._move(move)
+        for source, target in plan.copies:
+            self._put(target, self._page(source))
         for seq_id in plan.released:
             self.last.pop(seq_id, None)
         tokens = []
@@ -89,7 +104,44 @@ class FakeRunner:
     def collect(self, handle: Any) -> StepResult:
         self.in_flight -= 1
         tokens, failed = handle
-        return StepResult(tokens=tokens, failed=failed)
+        moved = self.finish_moves() if not self.move_delay or not tokens else []
+        self.move_delay -= bool(self.move_delay)
+        return StepResult(tokens=tokens, failed=failed, moved=moved)
+
+    def finish_moves(self) -> list[MoveResult]:
+        moved, self.moved = self.moved, []
+        return moved
+
+    def is_sound(self) -> bool:
+        return self.sound
+
+    def _move(self, move: BlockMove) -> None:
+        error = self.fail_move(move)
+        sources, targets = (move.sources, move.targets)
+        if not error and any(source in self.bad_slots for source in sources):
+            error = "a slot that was never written"
+        for source, target in zip(sources, targets, strict=True):
+            self.bad_slots.discard(target)
+            if error:
+                self.bad_slots.add(target)
+            else:
+                self._put(target, self._page(source))
+        self.moved.append(MoveResult(move.move, 64 * len(sources), 1000, error))
+
+    def _page(self, place: int) -> dict[int, tuple[int, int]]:
+        if place < 0:
+            return self.slots[place]
+        first = place * self.block_size
+        return {i: self.pages[first + i] for i in range(self.block_size) if first + i in self.pages}
+
+    def _put(self, place: int, content: dict[int, tuple[int, int]]) -> None:
+        if place < 0:
+            self.slots[place] = dict(content)
+            return
+        for i in range(self.block_size):
+            self.pages.pop(place * self.block_size + i, None)
+            if i in content:
+                self.pages[place * self.block_size + i] = content[i]
 
     def close(self) -> None:
         self.closed = True
@@ -132,10 +184,12 @@ class FakeEngine(Engine):
         recorder: Recorder | None = None,
         **options: Any,
     ) -> None:
+        if options.get("disk_blocks"):
+            options = {"swap_path": "unused"} | options
         config = EngineConfig(
             model="fake", num_blocks=num_blocks, block_size=block_size, overlap=overlap, audit=True, seed=0, **options
         )
-        self.runner = FakeRunner(num_blocks, block_size)
+        self.runner = FakeRunner(num_blocks, block_size, config.host_blocks, config.disk_blocks)
         self.events: list[AnyEvent] = []
         self.outputs: dict[str, RequestOutput] = {}
         clock = Clock()
@@ -152,6 +206,23 @@ class FakeEngine(Engine):
         """Queue a greedy request."""
         own = SamplingParams(max_tokens=max_tokens, **({"temperature": 0.0} | params))
         return self.add_request(prompt, own, on_finish=self._finished)
+
+    def seq(self, request_id: str, index: int = 0) -> EngineSequence:
+        """A sequence of a live request."""
+        return self.core.requests[request_id].sequences[index]
+
+    def check_empty(self) -> None:
+        """Nothing is held any more: no request, no block, no slot of the swap space; and the journal adds up."""
+        blocks, slots = self.core.blocks, self.core.blocks.slots
+        assert not self.core.requests and blocks.num_free == blocks.num_blocks
+        assert len(slots.free_host) == slots.host_blocks and len(slots.free_disk) == slots.disk_blocks
+        assert not self.core.scheduler.residency.paused
+        self.core.flush()
+        audit = Audit()
+        audit.apply_all(self.events)
+        keyframe = self.core.keyframe()
+        keyframe.totals = self.core.recorder.totals.snapshot()
+        assert keyframe_differences(keyframe, audit.state.to_keyframe()) == []
 
     def run(self, most: int = 10_000) -> dict[str, RequestOutput]:
         """Step until nothing is left to do; the outputs so far."""
