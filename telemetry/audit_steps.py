@@ -46,7 +46,7 @@ class StepAudit:
                 raise AuditError("a step is planned beyond those that the paused engine was granted")
             self._granted -= 1
 
-    def check_continued(self, e: EngineContinued) -> None:
+    def check_continued(self, state: EngineState, e: EngineContinued) -> None:
         """A number of steps is granted, or all from here on.
 
         Raises:

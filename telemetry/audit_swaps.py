@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..errors import AuditError
 from .block_table import slot_of
-from .events import BlocksSwapped, SwapFinished
+from .events import BlocksSwapped, StatusChanged, SwapFinished
 from .pool_state import PoolState
 from .sequence_state import SequenceState
 from .state import EngineState
@@ -66,7 +66,7 @@ class SwapAudit:
         self._first_move = self._first_move or e.move
         self._open[e.move] = _OpenMove(e.seq, e.kind, moved)
 
-    def check_finished(self, e: SwapFinished) -> None:
+    def check_finished(self, state: EngineState, e: SwapFinished) -> None:
         """A move ends once, and is its sequence's.
 
         Raises:
@@ -89,18 +89,21 @@ class SwapAudit:
             if move.seq == seq_id:
                 move.targets.clear()
 
-    def check_runnable(self, seq: SequenceState) -> None:
+    def check_status(self, state: EngineState, e: StatusChanged) -> None:
         """Whoever begins to run has its KV on the device.
 
         Raises:
             AuditError: part of it is in the swap space, or still on its way.
         """
+        seq = state.sequences.get(e.seq)
+        if seq is None or e.new != "RUNNING":
+            return
         slots = [slot_of(entry) for entry in seq.block_table if entry < 0]
         if slots:
-            raise AuditError(f"sequence {seq.seq} runs with slots {slots} of the swap space in its table")
+            raise AuditError(f"sequence {e.seq} runs with slots {slots} of the swap space in its table")
         for number, move in self._open.items():
-            if move.seq == seq.seq and move.kind == "in" and move.targets:
-                raise AuditError(f"sequence {seq.seq} runs while move {number} still brings its blocks in")
+            if move.seq == e.seq and move.kind == "in" and move.targets:
+                raise AuditError(f"sequence {e.seq} runs while move {number} still brings its blocks in")
 
     def check_settled(self, state: EngineState) -> None:
         """What a failed move left has been given up.

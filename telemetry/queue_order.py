@@ -36,6 +36,13 @@ class QueueOrder:
             return remaining * self._aging_ns // 1000 + seq.arrived_t, seq.seq
         return 0, seq.seq
 
+    def is_sure(self, seq: SequenceState) -> bool:
+        """Whether `key` gives the place that a waiting sequence was given, though it has waited for some time.
+
+        Under "sjf" it may not, where KV that it had when its wait began may have been dropped since.
+        """
+        return self._policy != "sjf" or seq.num_computed_tokens > 0 or seq.reason == "arrived"
+
     def keys(self, waiting: Iterable[SequenceState]) -> dict[int, QueueKey]:
         """The places of a whole queue in its order, as a keyframe gives it.
 

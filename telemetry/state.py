@@ -114,6 +114,11 @@ class EngineState:
         """
         return self.steps.settle(self.sequences[seq_id]).snapshot(self._host_blocks)
 
+    @property
+    def is_order_sure(self) -> bool:
+        """Whether the order of the queue is known: not while some wait whose place a joined keyframe leaves open."""
+        return not self._unsure
+
     def num_computed_tokens(self, seq: SequenceState) -> int:
         """Tokens of a sequence that are computed; planned steps count as done."""
         return self.steps.settle(seq).num_computed_tokens
@@ -151,6 +156,7 @@ class EngineState:
         self.requests: dict[str, RequestState] = {}
         self.running: set[int] = set()
         self.waiting: dict[int, QueueKey] = {}
+        self._unsure: set[int] = set()  # in the queue when it was joined, at a place that can't be worked out
         self.engine_paused = ""
         self.pool = pool
         self._owner: dict[int, RequestState] = {}  # sequence -> its request, before and while it lives
@@ -183,7 +189,9 @@ class EngineState:
             self._adopt(seq)
             for back in range(seq.num_unread_tokens):
                 in_flight.setdefault(e.step - back, []).append(seq)
-        self.waiting = self._order.keys(self.sequences[seq] for seq in e.waiting)
+        waiting = [self.sequences[seq] for seq in e.waiting]
+        self.waiting = self._order.keys(waiting)
+        self._unsure = {seq.seq for seq in waiting if not self._order.is_sure(seq)}
         self.running = set(e.running)
         self.steps.adopt(in_flight)
 
@@ -240,6 +248,7 @@ class EngineState:
                     seq.num_computed_tokens = e.kept
             elif e.old == "WAITING":
                 self.waiting.pop(e.seq, None)
+                self._unsure.discard(e.seq)
         seq.status, seq.status_t, seq.reason, seq.wait_reason = e.new, e.t, e.reason, ""
         if e.new == "RUNNING":
             self.running.add(e.seq)
@@ -278,23 +287,7 @@ class EngineState:
 
     def _on_planned(self, e: StepPlanned) -> None:
         self.step = e.step
-        sequences, leave = self.sequences, self.steps.leave
-        for seq_id in e.idle:
-            leave(sequences[seq_id])
-        ready: list[SequenceState] = []  # they have computed all their tokens, and so sample
-        for seq_id, start, count in e.chunks:
-            seq = sequences[seq_id]
-            leave(seq)
-            seq.num_computed_tokens = start + count
-            if seq.num_computed_tokens >= seq.prefill_target:
-                ready.append(seq)
-        self.steps.plan(e, ready)
-        for seq_id in e.idle:
-            seq = sequences[seq_id]
-            if seq.status == "RUNNING" and seq.phase == "decode":
-                self.steps.join(seq)
-        for seq in ready:
-            self.steps.join(seq)
+        self.steps.plan(e, self.sequences)
 
     def _on_finished(self, e: StepFinished) -> None:
         self.t = e.t

@@ -83,8 +83,26 @@ class StepState:
                 return record.num_tokens, record.num_sampled
         return None
 
-    def plan(self, e: StepPlanned, ready: list[SequenceState]) -> None:
-        """A step was planned: whoever decodes computes a token and samples, and so do those that are `ready`."""
+    def plan(self, e: StepPlanned, sequences: Mapping[int, SequenceState]) -> None:
+        """A step was planned: whoever decodes computes a token and samples, and so do those whose prefill it ends."""
+        for seq_id in e.idle:
+            self.leave(sequences[seq_id])
+        ready: list[SequenceState] = []
+        for seq_id, start, count in e.chunks:
+            seq = sequences[seq_id]
+            self.leave(seq)
+            seq.num_computed_tokens = start + count
+            if seq.num_computed_tokens >= seq.prefill_target:
+                ready.append(seq)
+        self._add(e, ready)
+        for seq_id in e.idle:
+            seq = sequences[seq_id]
+            if seq.status == "RUNNING" and seq.phase == "decode":
+                self.join(seq)
+        for seq in ready:
+            self.join(seq)
+
+    def _add(self, e: StepPlanned, ready: list[SequenceState]) -> None:
         num_tokens = e.decodes + sum(count for _, _, count in e.chunks)
         if e.decodes:
             self._planned += 1
