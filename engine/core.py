@@ -82,10 +82,8 @@ class EngineCore:
             SlotPool(runner.host_blocks, runner.disk_blocks),
         )  # fmt: skip
         self.scheduler = Scheduler(config, self.blocks, recorder.record, clock)
-        self.book = RequestBook(
-            self.scheduler, self.blocks, recorder, clock, eos_token_ids, started.wall_offset_ns
-        )
-        self.breakpoints = Breakpoints()
+        self.book = RequestBook(self.scheduler, self.blocks, recorder, clock, eos_token_ids, started.wall_offset_ns)
+        self.breakpoints = Breakpoints(lambda: {seq.seq_id: seq.request_id for seq in self.book.live_sequences})
         self.scheduler.residency.swap_ns_per_block = float(runner.swap_ns_per_block)
         self.book.finish_moves = self._finish_moves
         self._in_flight = self.scheduler.in_flight
@@ -344,7 +342,8 @@ class EngineCore:
                 raise AuditError(f"{status.value} queue holds {[s.seq_id for s in queue]}, live sequences are {ids}")
         for seq in live:
             if seq.status is SequenceStatus.RUNNING and not (
-                seq.is_resident and seq.num_computed_tokens <= len(seq.block_table) * self.config.block_size
+                seq.is_resident
+                and seq.num_computed_tokens <= len(seq.block_table) * self.config.block_size
                 and 0 <= seq.num_computed_tokens <= seq.num_tokens
             ):
                 raise AuditError(

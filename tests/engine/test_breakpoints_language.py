@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fake_engine import FakeEngine
 from nanolens.engine.breakpoints import Breakpoints, Hit
 from nanolens.errors import InvalidRequest
 from nanolens.telemetry.events import (
@@ -116,6 +117,18 @@ def test_a_request_is_known_by_its_sequences_from_the_start_and_from_arrivals() 
     hits = breakpoints.check([ended(5), ended(4), arrived, ended(6)])
     assert [(hit.number, hit.seq) for hit in hits] == [(1, 4), (2, 6)]
     assert [hit.seq for hit in breakpoints.check([ended(7)])] == [7]
+
+
+def test_an_engine_knows_the_requests_that_arrived_before_the_breakpoint() -> None:
+    engine = FakeEngine()
+    other, watched = engine.add([1, 2, 3], 4), engine.add([4, 5, 6], 6)
+    engine.step()
+    engine.add_breakpoint(f"on=status reason=length request={watched}")
+    engine.run()
+    assert engine.outputs.keys() == {other, watched}
+    assert engine.engine_paused == "breakpoint 1"
+    (hit,) = engine.of(BreakpointHit)
+    assert (hit.event, hit.seq, hit.action) == ("sequence.status", 1, "engine")
 
 
 @pytest.mark.parametrize(
