@@ -5,11 +5,8 @@ Knows block ids, slots of the swap space and token ids only; the memory behind t
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from hashlib import blake2b
 
 from ..errors import AuditError, OutOfBlocks
 from ..telemetry.block_table import entry_of, slot_of
@@ -24,37 +21,9 @@ from ..telemetry.events import (
     PrefixMatched,
 )
 from .plan import BlockMove
+from .prefix_cache import PrefixCache, PrefixMatch
 from .sequence import Sequence, SequenceStatus
 from .slot_pool import SlotPool
-
-HASH_BYTES = 16  # of a chain hash; the journal shows the first 8
-COLLIDED = -1  # parent_content of a sequence whose chain met a hash collision: nothing after it can be shared
-
-
-@dataclass(slots=True)
-class CachedContent:
-    """What a cached block holds. `content` identifies it for good: block ids are reused, a content's id means the same
-    tokens after the same prefix forever.
-    """
-
-    hash: bytes
-    tokens: bytes
-    parent: int  # content id of the block before it; 0 at the start of a prompt
-    content: int
-    filled_by: int
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixMatch:
-    """The longest cached prefix of a sequence, valid until the next allocation. Counts are tokens."""
-
-    blocks: list[int]
-    parent_content: int
-    queried: int
-    hit: int
-    never_seen: int
-    evicted: int
-    sub_block: int
 
 
 class BlockManager:
@@ -91,17 +60,11 @@ class BlockManager:
         self.slots = slots or SlotPool()
         self.num_releases = 0
         self.block_size = block_size
-        self.prefix_cache = prefix_cache
-        self.num_collisions = 0
+        self.prefixes = PrefixCache(num_blocks, block_size, secret, prefix_cache)
+        self.contents = self.prefixes.contents
+        self.match = self.prefixes.match
         self.free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self.refs = [0] * num_blocks
-        self.contents: dict[int, CachedContent] = {}  # block id -> what it holds
-        self.cached: dict[bytes, int] = {}  # chain hash -> block id
-        # Contents lost lately, by hash: to tell the reason of a miss, and to give the same content its id again, since
-        # cached blocks that follow it may have stayed.
-        self._evicted: OrderedDict[bytes, CachedContent] = OrderedDict()
-        self._next_content = 1
-        self._secret = secret
         self._record = record
         self._clock = clock
 
@@ -113,44 +76,6 @@ class BlockManager:
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that `num_tokens` tokens fill or begin."""
         return -(-num_tokens // self.block_size)
-
-    def hash_block(self, parent: bytes, tokens: bytes) -> bytes:
-        """Chain hash of a block: keyed by the run's secret, over the parent's hash and its own token ids."""
-        return blake2b(parent + tokens, digest_size=HASH_BYTES, key=self._secret).digest()
-
-    def match(self, seq: Sequence) -> PrefixMatch:
-        """Find the cached prefix of all the sequence's tokens; changes nothing but its memo of hashes.
-
-        At least the last token is left to compute, since its logits are needed.
-        """
-        total = seq.num_tokens
-        if not self.prefix_cache or seq.params.prompt_logprobs is not None:
-            return PrefixMatch([], 0, 0, 0, 0, 0, 0)
-        size = self.block_size
-        self._extend_hashes(seq)
-        blocks: list[int] = []
-        parent = 0
-        for index in range((total - 1) // size):
-            block = self.cached.get(seq.block_hashes[index])
-            if block is None:
-                break
-            content = self.contents[block]
-            if content.parent != parent or content.tokens != self._tokens(seq, index):
-                break
-            blocks.append(block)
-            parent = content.content
-        missed = seq.block_hashes[len(blocks) : (total - 1) // size]
-        evicted = sum(1 for chain_hash in missed if chain_hash in self._evicted)
-        hit = len(blocks) * size
-        return PrefixMatch(
-            blocks=blocks,
-            parent_content=parent,
-            queried=total,
-            hit=hit,
-            never_seen=(len(missed) - evicted) * size,
-            evicted=evicted * size,
-            sub_block=total - hit - len(missed) * size,
-        )
 
     def free_needed(self, seq: Sequence, match: PrefixMatch) -> int:
         """Free blocks that admitting a sequence without blocks takes, its next token included.
@@ -242,7 +167,9 @@ class BlockManager:
         refs = self.refs
         return [i for i, entry in enumerate(seq.block_table) if entry >= 0 and (shared or refs[entry] == 1)]
 
-    def move_out(self, seq: Sequence, places: list[int], slots: list[int], move: int, step: int, kind: str) -> BlockMove:
+    def move_out(
+        self, seq: Sequence, places: list[int], slots: list[int], move: int, step: int, kind: str
+    ) -> BlockMove:
         """Put slots into a table where blocks stood (`kind` out), or other slots (down)."""
         table = seq.block_table
         sources, targets = [table[place] for place in places], [entry_of(slot) for slot in slots]
@@ -293,27 +220,7 @@ class BlockManager:
 
     def register(self, seq: Sequence, num_computed: int, step: int) -> None:
         """Enter into the cache the sequence's full blocks whose KV was computed: its first `num_computed` tokens."""
-        last = min(num_computed, len(seq.token_ids)) // self.block_size
-        if not self.prefix_cache or last <= seq.num_registered_blocks or seq.parent_content == COLLIDED:
-            return
-        self._extend_hashes(seq)
-        blocks: list[int] = []
-        for index in range(seq.num_registered_blocks, last):
-            chain_hash, tokens, block = seq.block_hashes[index], self._tokens(seq, index), seq.block_table[index]
-            there = self.cached.get(chain_hash)
-            if there is None:
-                content = self._new_content(chain_hash, tokens, seq)
-                self.cached[chain_hash] = block
-                self.contents[block] = content
-                blocks.append(block)
-            else:
-                content = self.contents[there]
-                if content.parent != seq.parent_content or content.tokens != tokens:
-                    self.num_collisions += 1
-                    seq.parent_content = COLLIDED
-                    break
-            seq.parent_content = content.content
-        seq.num_registered_blocks = last
+        blocks = self.prefixes.register(seq, num_computed)
         if blocks:
             hashes = b"".join(self.contents[block].hash[:8] for block in blocks)
             self._record(BlocksCached(self._clock(), step, seq.seq_id, blocks, hashes))
@@ -341,11 +248,7 @@ class BlockManager:
                 raise AuditError(f"block {block}: {self.refs[block]} references and free={block in self.free}")
         if len(self.free) + sum(1 for count in counts if count) != self.num_blocks:
             raise AuditError(f"the free list holds {len(self.free)} ids, and some are of no block: {list(self.free)}")
-        for chain_hash, block in self.cached.items():
-            if block not in self.contents or self.contents[block].hash != chain_hash:
-                raise AuditError(f"block {block}: cached under a hash that is not its own")
-        if len(self.cached) != len(self.contents):
-            raise AuditError(f"{len(self.cached)} hashes but {len(self.contents)} cached blocks")
+        self.prefixes.audit()
 
     def _append_new(self, seq: Sequence, count: int, step: int, shared: list[int]) -> None:
         new, evicted = self._take(count)
@@ -361,7 +264,7 @@ class BlockManager:
             self.refs[block] = 1
             new.append(block)
             if block in self.contents:
-                self._evict(block)
+                self.prefixes.evict(block)
                 evicted.append(block)
         return new, evicted
 
@@ -381,27 +284,3 @@ class BlockManager:
         self.refs[entry] -= 1
         if not self.refs[entry]:
             self.free[entry] = None
-
-    def _new_content(self, chain_hash: bytes, tokens: bytes, seq: Sequence) -> CachedContent:
-        lost = self._evicted.pop(chain_hash, None)
-        if lost is not None and lost.parent == seq.parent_content and lost.tokens == tokens:
-            identity = lost.content
-        else:
-            identity, self._next_content = self._next_content, self._next_content + 1
-        return CachedContent(chain_hash, tokens, seq.parent_content, identity, seq.seq_id)
-
-    def _evict(self, block: int) -> None:
-        lost = self.contents.pop(block)
-        del self.cached[lost.hash]
-        self._evicted[lost.hash] = lost
-        if len(self._evicted) > 4 * self.num_blocks:
-            self._evicted.popitem(last=False)
-
-    def _tokens(self, seq: Sequence, index: int) -> bytes:
-        size = self.block_size
-        return array("i", seq.token_ids[index * size : (index + 1) * size]).tobytes()
-
-    def _extend_hashes(self, seq: Sequence) -> None:
-        hashes = seq.block_hashes
-        for index in range(len(hashes), len(seq.token_ids) // self.block_size):
-            hashes.append(self.hash_block(hashes[-1] if hashes else b"", self._tokens(seq, index)))

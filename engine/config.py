@@ -54,9 +54,9 @@ class EngineConfig:
         max_model_len: longest prompt + output; None takes the model's, capped by the pool.
         batching: "mixed" computes decode and prefill in one step; "prefill_first" prefills alone first.
         policy: order of the waiting queue: "fcfs", "priority" (lower value first), "sjf" (fewest tokens to go first).
-        aging_s: seconds of waiting that weigh as much as one level of priority ("priority"), or as 1,000 tokens ("sjf").
-        preemption_mode: what a preempted sequence's KV comes back by: "recompute", "swap" (kept in the swap space, where
-            there is room), or "auto", the cheaper of the two by what both were measured to cost.
+        aging_s: seconds of waiting that weigh as much as one level of priority ("priority"), or 1,000 tokens ("sjf").
+        preemption_mode: what a preempted sequence's KV comes back by: "recompute", "swap" (kept in the swap space,
+            where there is room), or "auto", the cheaper of the two by what both were measured to cost.
         host_blocks: slots of the swap space in host memory (pinned on a GPU), a block each.
         disk_blocks: slots of the swap space in the file at `swap_path`.
         swap_path: the swap file; made anew, removed at the end. None keeps no file.

@@ -1,4 +1,4 @@
-"""Points in the engine at which a test can make something fail. Empty, and one look at a dictionary, in any other run."""
+"""Points in the engine at which a test can make something fail. In any other run each is one look at a dictionary."""
 
 from __future__ import annotations
 

@@ -14,10 +14,11 @@ from ..errors import EngineIsPaused, InvalidRequest
 from .build import build_engine
 from .config import EngineConfig
 from .core import EngineCore
-from .engine import Engine, Message, Prompt
+from .engine import Engine, Message
 from .interrupts import HeldInterrupts
 from .outputs import Delta, RequestOutput
 from .request import Request
+from .request_fields import Prompt
 from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:

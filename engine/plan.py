@@ -101,8 +101,8 @@ class StepResult:
 class Runner(Protocol):
     """Runs planned steps on a device. Launches complete in order; at most two are in flight.
 
-    `launch` raises OutOfDeviceMemory when a step does not fit into memory; its moves, copies and releases are then done,
-    and the same sequences, or some of them, can be launched again.
+    `launch` raises OutOfDeviceMemory when a step does not fit into memory; its moves, copies and releases are done
+    then, and the same sequences, or some of them, can be launched again.
     """
 
     num_blocks: int  # KV pool size

@@ -75,7 +75,7 @@ class Request:
 
     def keep_text(self) -> None:
         """Have the text of each sequence kept as it came: a pause may part it. What was not decoded yet is now."""
-        if self.streams:
+        if self.streams or self.decoder is None:
             return
         self._make_streams()
         for stream, seq in zip(self.streams, self.sequences, strict=True):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from ..telemetry.events import Keyframe
 
 if TYPE_CHECKING:
-    from .core import EngineCore
+    from .step_loop import StepLoop
 
 
-def make_keyframe(core: EngineCore) -> Keyframe:
+def make_keyframe(core: StepLoop) -> Keyframe:
     """The whole state of a core between two events. Costs O(blocks in the pool + blocks held)."""
     contents = core.blocks.contents
     return Keyframe(

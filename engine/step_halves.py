@@ -1,10 +1,12 @@
-"""A step that did not fit into memory, cut in two, and its results put together. Pure functions."""
+"""A step that did not fit into memory: cut in two, launched in parts, and its results put together."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from .plan import StepPlan, StepResult
+from .plan import Runner, StepPlan, StepResult
+from .sequence_queues import InFlight
 
 
 def halves(plan: StepPlan) -> list[StepPlan]:
@@ -32,6 +34,28 @@ def without_void(plan: StepPlan) -> StepPlan:
         counts=[plan.counts[i] for i in valid], samples=[plan.samples[i] for i in valid],
         epochs=[plan.epochs[i] for i in valid],
     )  # fmt: skip
+
+
+def launch_parts(
+    runner: Runner, parts: list[StepPlan], fail: Callable[[StepPlan, BaseException], None]
+) -> list[InFlight]:
+    """Launch the parts of a plan, without what has ended meanwhile; `fail` is told of one that can't be."""
+    launched = []
+    for part in map(without_void, parts):  # lazily: a part that fails may end sequences of the next one
+        if not part.sequences:
+            continue
+        try:
+            launched.append(InFlight(part, runner.launch(part), 0))
+        except Exception as error:
+            fail(part, error)
+    return launched
+
+
+def collect(runner: Runner, flight: InFlight) -> StepResult:
+    """What a launched step gave, in parts or whole."""
+    if not isinstance(flight.handle, list):
+        return runner.collect(flight.handle)
+    return join_results(flight.plan, [(part.plan, runner.collect(part.handle)) for part in flight.handle])
 
 
 def join_results(plan: StepPlan, parts: list[tuple[StepPlan, StepResult]]) -> StepResult:

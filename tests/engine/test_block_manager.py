@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from fake_engine import Clock
-from nanolens.engine.block_manager import BlockManager, CachedContent, PrefixMatch
+from nanolens.engine.block_manager import BlockManager
+from nanolens.engine.prefix_cache import CachedContent, PrefixMatch
 from nanolens.engine.sampling_params import SamplingParams
 from nanolens.engine.sequence import Sequence
 from nanolens.errors import AuditError, OutOfBlocks
@@ -198,7 +199,7 @@ def test_only_full_computed_blocks_enter_the_cache() -> None:
     assert pool.hit(tokens_of(0, 15)) == 0
     for num_computed, cached in [(3, 0), (4, 1), (7, 1), (9, 2), (15, 3)]:
         pool.register(seq, num_computed, 1)
-        assert len(pool.cached) == cached
+        assert len(pool.prefixes.cached) == cached
     assert [event.blocks for event in pool.of(BlocksCached)] == [[0], [1], [2]]
     assert all(len(event.hashes) == 8 for event in pool.of(BlocksCached))
 
@@ -208,11 +209,11 @@ def test_a_token_that_the_host_has_not_read_is_not_cached() -> None:
     seq, _ = pool.hold(tokens_of(0, 7))
     seq.num_pending = 1
     pool.register(seq, 8, 1)
-    assert len(pool.cached) == 1
+    assert len(pool.prefixes.cached) == 1
     seq.num_pending = 0
     seq.token_ids.append(7)
     pool.register(seq, 8, 1)
-    assert len(pool.cached) == 2
+    assert len(pool.prefixes.cached) == 2
 
 
 def test_generated_tokens_are_found_by_a_prompt_that_repeats_them() -> None:
@@ -230,7 +231,7 @@ def test_an_equal_block_is_not_entered_twice() -> None:
     for seq in (a, b):
         pool.register(seq, 8, 1)
     assert len(pool.of(BlocksCached)) == 1
-    assert set(pool.cached.values()) == set(a.block_table)
+    assert set(pool.prefixes.cached.values()) == set(a.block_table)
     pool.audit([a, b])
 
 
@@ -241,19 +242,19 @@ def test_blocks_after_an_equal_prefix_stay_reachable_when_the_prefix_is_evicted_
     pool.register(b, 13, 1)  # its first block is a twin of a's; the second and third follow the cached one
     pool.release(a, 1)
     flood = pool.hold(tokens_of(100, 15))[0]
-    assert a.block_hashes[0] not in pool.cached and b.block_hashes[1] in pool.cached
+    assert a.block_hashes[0] not in pool.prefixes.cached and b.block_hashes[1] in pool.prefixes.cached
     assert pool.hit(tokens_of(0, 13)) == 0
     pool.release(flood, 2)
     pool.forget(tokens_of(0, 5))
     assert pool.hit(tokens_of(0, 13)) == 12
-    assert pool.num_collisions == 0
+    assert pool.prefixes.num_collisions == 0
 
 
 def test_without_a_prefix_cache_nothing_is_shared_or_looked_up() -> None:
     pool = Pool(16, prefix_cache=False)
     pool.forget(tokens_of(0, 12))
     assert pool.match(pool.sequence(tokens_of(0, 12))) == PrefixMatch([], 0, 0, 0, 0, 0, 0)
-    assert not pool.cached and not pool.of(BlocksCached) and not pool.of(PrefixMatched)
+    assert not pool.prefixes.cached and not pool.of(BlocksCached) and not pool.of(PrefixMatched)
 
 
 def test_a_prompt_whose_logprobs_are_wanted_is_computed_whole() -> None:
@@ -313,44 +314,44 @@ def test_taking_a_cached_block_evicts_its_content() -> None:
     pool.hold(tokens_of(100, 7))
     assert pool.of(BlocksAllocated)[-1].evicted == [table[2]]
     assert pool.hit(tokens_of(0, 13)) == 8
-    assert len(pool.cached) == len(pool.contents) == 2
+    assert len(pool.prefixes.cached) == len(pool.contents) == 2
 
 
 def test_an_equal_hash_of_other_tokens_is_a_miss_that_is_counted() -> None:
     pool = Pool(8)
-    pool.hash_block = lambda parent, tokens: b"same"  # type: ignore[method-assign]
+    pool.prefixes.hash_block = lambda parent, tokens: b"same"  # type: ignore[method-assign]
     a = pool.computed(tokens_of(0, 4))
     b, match = pool.hold(tokens_of(50, 5))
     assert match.hit == 0
     pool.register(b, 5, 1)
-    assert pool.num_collisions == 1
+    assert pool.prefixes.num_collisions == 1
     assert pool.hit(tokens_of(0, 5)) == 4 and pool.hit(tokens_of(50, 5)) == 0
     pool.audit([a, b])
 
 
 def test_an_equal_hash_of_equal_tokens_after_another_prefix_is_a_miss() -> None:
     pool = Pool(8)
-    pool.hash_block = lambda parent, tokens: tokens  # type: ignore[method-assign]  # forgets the parent
+    pool.prefixes.hash_block = lambda parent, tokens: tokens  # type: ignore[method-assign]  # forgets the parent
     pool.computed([*tokens_of(0, 4), *tokens_of(50, 4)])
     other = pool.sequence([*tokens_of(10, 4), *tokens_of(50, 5)])
     assert pool.match(other).hit == 0
     pool.admit(other, pool.match(other), 1)
     pool.register(other, 9, 1)
-    assert pool.num_collisions == 1
+    assert pool.prefixes.num_collisions == 1
     assert pool.hit([*tokens_of(10, 4), *tokens_of(50, 5)]) == 4
 
 
 def test_nothing_after_a_collision_is_cached() -> None:
     pool = Pool(16)
-    real = pool.hash_block
-    pool.hash_block = lambda parent, tokens: real(b"", tokens[:1])  # type: ignore[method-assign]
+    real = pool.prefixes.hash_block
+    pool.prefixes.hash_block = lambda parent, tokens: real(b"", tokens[:1])  # type: ignore[method-assign]
     pool.computed(tokens_of(0, 4))
     collided = pool.computed([0, 9, 9, 9, *tokens_of(60, 8)])
-    assert len(pool.cached) == 1 and pool.num_collisions == 1
+    assert len(pool.prefixes.cached) == 1 and pool.prefixes.num_collisions == 1
     collided.token_ids += tokens_of(80, 4)
     pool.grow(collided, 2)
     pool.register(collided, 16, 2)
-    assert len(pool.cached) == 1 and pool.num_collisions == 1
+    assert len(pool.prefixes.cached) == 1 and pool.prefixes.num_collisions == 1
 
 
 # The audit
@@ -391,8 +392,8 @@ def hold_a_block_twice(pool: Pool, seq: Sequence) -> None:
 
 
 def move_a_hash(pool: Pool, seq: Sequence) -> None:
-    first, second, *_ = pool.cached
-    pool.cached[first] = pool.cached[second]
+    first, second, *_ = pool.prefixes.cached
+    pool.prefixes.cached[first] = pool.prefixes.cached[second]
 
 
 def lose_a_content(pool: Pool, seq: Sequence) -> None:
@@ -400,7 +401,7 @@ def lose_a_content(pool: Pool, seq: Sequence) -> None:
 
 
 def lose_a_hash(pool: Pool, seq: Sequence) -> None:
-    pool.cached.popitem()
+    pool.prefixes.cached.popitem()
 
 
 def cache_nothing(pool: Pool, seq: Sequence) -> None:
@@ -467,7 +468,7 @@ def test_hits_are_those_of_a_brute_force_search(seed: int) -> None:
     hits, total = full_block_hits(pool, prompts)
     assert hits == brute_force_hits(prompts, SIZE)
     assert 0 < hits < total
-    assert pool.num_free == 5000 and pool.num_collisions == 0
+    assert pool.num_free == 5000 and pool.prefixes.num_collisions == 0
 
 
 def mooncake_prompts(data: Path, number: int, size: int) -> list[list[int]]:
