@@ -71,16 +71,18 @@ class DeviceRows:
 
 @dataclass(frozen=True)
 class DecodeOutput:
-    """Of a decode step of n sequences. Both are overwritten by the next decode step on this stream.
+    """Of a decode step of n sequences. All are overwritten by the next decode step on this stream.
 
     Attributes:
         tokens: [n] int64; -1: the logits were not finite.
         logits: [n, num_tokens] in the model's dtype.
+        inputs: [n] int64, the tokens that it computed: what `last_tokens` held before, 0 for one below 0.
         padding: sequences computed beyond the n.
     """
 
     tokens: Tensor
     logits: Tensor
+    inputs: Tensor
     padding: int
 
 
@@ -173,7 +175,7 @@ class DecodeSteps:
             graph.replay()
         else:
             tokens, logits = self._compute(size)
-        return DecodeOutput(tokens[:count], logits[:count], size - count)
+        return DecodeOutput(tokens[:count], logits[:count], self._inputs.input_ids[:count], size - count)
 
     def _send(self, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int32]) -> None:
         """Rows and starts, padded to the largest size, in one copy that isn't waited for."""

@@ -65,7 +65,7 @@ class InputBatch:
     def __init__(self, max_num_seqs: int, max_blocks: int, block_size: int) -> None:
         self.block_size = block_size
         self.table: TableArray = np.zeros((max_num_seqs + 1, max_blocks), dtype=np.int32)  # the last row is padding
-        self.changes: list[tuple[int, int, int]] = []  # (row, first column, end column) since the last `take_changes`
+        self.changes: list[tuple[int, int, int]] = []  # (row, first column, end column) since they were last cleared
         self._rows: dict[int, int] = {}
         self._free = list(range(max_num_seqs - 1, -1, -1))  # the lowest row is given first
         self._num_blocks = [0] * max_num_seqs
@@ -103,11 +103,10 @@ class InputBatch:
         self._free.extend(reversed(freed))
         return freed
 
-    def take_changes(self) -> tuple[IntArray, TableArray]:
-        """What the table got since the last call: flat indices into it, and the block ids there."""
+    def changed_entries(self) -> tuple[IntArray, TableArray]:
+        """What the table got since `changes` was cleared: flat indices into it, and the block ids there."""
         width = self.table.shape[1]
         spans = [np.arange(row * width + first, row * width + end) for row, first, end in self.changes]
-        self.changes.clear()
         flat = np.concatenate(spans) if spans else np.zeros(0, dtype=np.int64)
         return flat, self.table.reshape(-1)[flat]
 

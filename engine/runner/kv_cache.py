@@ -80,19 +80,17 @@ def pool_blocks(
 
 def allocate(
     num_layers: int, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device
-) -> list[KVCache]:
-    """Key and value pages of each layer, each of `shape` [num_blocks, block_size, num_kv_heads, head_dim].
+) -> torch.Tensor:
+    """Key and value pages of all layers: [num_layers, 2, *shape], keys first.
 
-    Zeroed: attention may read a page's unwritten slots under a mask, and 0 * NaN would not vanish there.
+    One tensor, so that one operation copies a block in all layers. `shape` is [num_blocks, block_size, num_kv_heads,
+    head_dim]. Zeroed: attention may read a page's unwritten slots under a mask, and 0 * NaN would not vanish there.
 
     Raises:
         InvalidConfig: the device's memory does not hold them.
     """
     try:
-        return [
-            (torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
-            for _ in range(num_layers)
-        ]
+        return torch.zeros((num_layers, 2, *shape), dtype=dtype, device=device)
     except (torch.OutOfMemoryError, RuntimeError) as error:  # a CPU raises the latter
         blocks, size, heads, dim = shape
         need = blocks * bytes_per_block(num_layers, heads, dim, size, dtype)
@@ -100,3 +98,8 @@ def allocate(
             f"num_blocks={blocks} need {need >> 20} MiB, which {device} does not have free: lower num_blocks, or leave "
             "it out to have the pool sized from what is free"
         ) from error
+
+
+def by_layer(pages: torch.Tensor) -> list[KVCache]:
+    """The keys and values of each layer, on the memory of `pages`."""
+    return [(layer[0], layer[1]) for layer in pages]

@@ -5,8 +5,8 @@ It knows sequences only through plans, and nothing of queues, requests or text.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,45 +17,27 @@ from ...kernels.attention import AttentionMetadata, build_metadata, choose_atten
 from ...kernels.logprobs import Logprobs
 from ...models.batch import ForwardBatch
 from ...models.config import ModelConfig
+from .. import faults
 from ..config import EngineConfig
 from ..plan import StepPlan, StepResult
 from ..sequence import Sequence
 from . import kv_cache
-from .decode_steps import DecodeSteps, DeviceRows, graph_sizes
+from .block_moves import BlockMoves
+from .decode_steps import DecodeModel, DecodeSteps, DeviceRows, graph_sizes
 from .input_batch import InputBatch, SampleRows, StepArrays
-from .logprobs import on_host, prompt_token_logprobs
+from .launched import LaunchedStep
+from .logprobs import prompt_token_logprobs
+from .memory_errors import out_of_device_memory
 from .readback import Readback
 from .sampler import Sampler
 from .staging import Staging
 from .warmup import exercise, pool_blocks
 
 
-class CausalModel(Protocol):
+class CausalModel(DecodeModel, Protocol):
     """What the runner needs of a model."""
 
     config: ModelConfig
-
-    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        """[T] ids and positions -> [T, hidden]; writes the step's keys and values to the pages."""
-
-    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """[N, hidden] -> [N, vocab], into `out` where the model can."""
-
-
-@dataclass(slots=True)
-class LaunchedStep:
-    """A step in flight."""
-
-    plan: StepPlan
-    samples: SampleRows
-    tokens: torch.Tensor | None  # [S] on the host once `readback` is done; -1: non-finite logits
-    logprobs: Logprobs | None  # of the sampling rows in `logprob_rows`
-    logprob_rows: list[int]
-    num_logprobs: list[int]  # alternatives that each of them asked for
-    prompts: list[tuple[int, list[int], int, list[Logprobs]]]  # plan index, tokens, alternatives, values
-    readback: Readback
-    graph: bool = False
-    padding: int = 0
 
 
 class ModelRunner:
@@ -72,6 +54,7 @@ class ModelRunner:
 
     Attributes:
         num_blocks: KV blocks in the pool.
+        host_blocks, disk_blocks, swap_ns_per_block: of the swap space.
         vocab_size: width of the logits.
         max_model_len: longest sequence in tokens: as configured, else the model's, capped by the pool.
         kv_caches: pages of each layer.
@@ -107,7 +90,8 @@ class ModelRunner:
         pool_tokens = self.num_blocks * config.block_size
         self.max_model_len = config.max_model_len or min(shape.max_position_embeddings, pool_tokens)
         pages = (self.num_blocks, config.block_size, shape.num_kv_heads, shape.head_dim)
-        self.kv_caches = kv_cache.allocate(shape.num_layers, pages, dtype, device)
+        pool = kv_cache.allocate(shape.num_layers, pages, dtype, device)
+        self.kv_caches = kv_cache.by_layer(pool)
         self._block_size = config.block_size
         max_blocks = -(-self.max_model_len // config.block_size)
         self._batch = InputBatch(config.max_num_seqs, max_blocks, config.block_size)
@@ -125,61 +109,69 @@ class ModelRunner:
             )  # fmt: skip
             self.startup["capture_ns"] = self._decodes.capture()
             self.startup["num_graphs"] = self._decodes.num_graphs
+        self.host_blocks, self.disk_blocks = config.host_blocks, config.disk_blocks
+        self._moves = BlockMoves(pool, config)
+        self.swap_ns_per_block = self._moves.ns_per_block
+        if self.swap_ns_per_block:
+            self.startup["swap_ns_per_block"] = self.swap_ns_per_block
         if device.type == "cuda":
-            self.startup["exercise_ns"] = exercise(self, config)
+            try:
+                self.startup["exercise_ns"] = exercise(self, config)
+            except BaseException:  # the swap space's thread and file would outlive a half-built runner
+                self.close()
+                raise
 
     @torch.inference_mode()
-    def launch(self, plan: StepPlan) -> LaunchedStep:
-        """Start a step. On a GPU it returns before the step is done."""
-        readback = Readback(self.device)
-        rows, admitted, freed = self._batch.update(plan)
-        for row in freed:
-            self._release(row)
-        for index in admitted:
-            self._admit(rows[index], plan.sequences[index])
-        self._update_rows([rows[index] for index in admitted])
-        if self._decodes is not None and plan.kind == "decode":
-            step = self._launch_decode(self._decodes, plan, rows, readback)
-        else:
-            step = self._launch_any(plan, rows, readback)
-        for prompt in step.prompts:
-            prompt[3][:] = [readback.logprobs(part) for part in prompt[3]]
-        readback.seal()
-        return step
+    def launch(self, plan: StepPlan) -> LaunchedStep | None:
+        """Start a step. On a GPU it returns before the step is done. None for a plan without sequences.
 
-    @torch.inference_mode()
-    def collect(self, handle: LaunchedStep) -> StepResult:
-        """Wait for a launched step and read its tokens and log-probabilities.
+        Where it raises, the plan's moves, copies and releases have been done all the same, and nothing else has
+        happened as far as later launches can see: the same sequences can be launched again, whole or in parts.
 
-        A sequence whose logits were not finite is in `failed`; its token in the result means nothing.
+        Raises:
+            OutOfDeviceMemory: the step does not fit into memory.
         """
-        began = time.monotonic_ns()
-        device_ns = handle.readback.wait()
-        wait_ns = time.monotonic_ns() - began
-        plan, samples = handle.plan, handle.samples
-        result = StepResult(
-            tokens=handle.tokens.tolist() if handle.tokens is not None else [],
-            device_ns=device_ns,
-            wait_ns=wait_ns,
-            graph=handle.graph,
-            padding=handle.padding,
-        )
-        if -1 in result.tokens:
-            self._fail(result, handle)
-        sampled = result.tokens
-        if handle.logprobs is not None:
-            chosen = [sampled[i] for i in handle.logprob_rows]
-            entries = on_host(handle.logprobs, chosen, handle.num_logprobs)
-            for i, entry in zip(handle.logprob_rows, entries, strict=True):
-                result.logprobs[plan.sequences[samples.plan[i]].seq_id] = entry
-        for index, targets, num_top, parts in handle.prompts:
-            entries = []
-            for part in parts:
-                own = targets[len(entries) : len(entries) + len(part.chosen)]
-                entries += on_host(part, own, [num_top] * len(own))
-            result.prompt_logprobs[plan.sequences[index].seq_id] = entries
-        result.tokens = [token for _, token in sorted(zip(samples.plan, sampled, strict=True))]
+        for row in self._batch.release(plan.released):
+            self._release(row)
+        self._moves.start(plan)
+        faults.reach("launch")
+        if not plan.sequences:
+            return None
+        rows, admitted, _ = self._batch.update(plan)
+        try:
+            with out_of_device_memory(self.device, f"a step of {plan.num_tokens} tokens"):
+                return self._launch(plan, rows, admitted)
+        except BaseException:
+            self.forget([plan.sequences[index].seq_id for index in admitted])
+            raise
+
+    @torch.inference_mode()
+    def collect(self, handle: LaunchedStep | None) -> StepResult:
+        """Wait for a launched step and read its tokens and log-probabilities, and what became of moves.
+
+        A sequence whose logits were not finite is in `failed`; its token in the result means nothing. For a plan
+        without sequences it waits for all moves launched so far.
+        """
+        faults.reach("collect")
+        if handle is None:
+            began = time.monotonic_ns()
+            moved = self._moves.wait()
+            return StepResult([], wait_ns=time.monotonic_ns() - began, moved=moved)
+        result, failed = handle.read()
+        for i in failed:
+            self._cleanse(int(handle.samples.rows[i]), int(handle.samples.positions[i]))
+        result.moved = self._moves.finished()
         return result
+
+    def is_sound(self) -> bool:
+        """Whether the device still computes."""
+        try:
+            self._rows.temperature[-1:].fill_(0)  # the padding's, which nobody reads
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+        except RuntimeError:
+            return False
+        return True
 
     def forget(self, seq_ids: list[int]) -> None:
         """Let go of sequences that will not be planned again."""
@@ -187,12 +179,26 @@ class ModelRunner:
             self._release(row)
 
     def close(self) -> None:
-        """Give back the KV pool's memory. The runner can't be used afterwards."""
+        """Give back the KV pool's memory and the swap space. The runner can't be used afterwards."""
+        self._moves.close()
         self.kv_caches.clear()
         self._decodes = None
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-            torch.cuda.empty_cache()
+            with contextlib.suppress(RuntimeError):  # a device that has failed keeps nobody from closing
+                torch.cuda.synchronize(self.device)
+                torch.cuda.empty_cache()
+
+    def _launch(self, plan: StepPlan, rows: list[int], admitted: list[int]) -> LaunchedStep:
+        readback = Readback(self.device)
+        for index in admitted:
+            self._admit(rows[index], plan.sequences[index])
+        self._update_rows([rows[index] for index in admitted])
+        if self._decodes is not None and plan.kind == "decode":
+            step = self._launch_decode(self._decodes, plan, rows, readback)
+        else:
+            step = self._launch_any(plan, rows, readback)
+        readback.seal()
+        return step
 
     def _release(self, row: int) -> None:
         self._sampler.release(row)
@@ -206,15 +212,16 @@ class ModelRunner:
         self._sampler.admit(row, seq)
         self._prompt_tops.pop(row, None)
         num_top = seq.params.prompt_logprobs
-        if num_top is not None and len(seq.token_ids) == seq.num_prompt_tokens:
+        if num_top is not None and not seq.num_read_output_tokens:
             self._prompt_tops[row] = num_top
 
     def _update_rows(self, admitted: list[int]) -> None:
         """Bring the device's rows up to the host's: new block ids, and the parameters of admitted rows."""
         table = self._rows.block_tables
         if self._batch.changes:
-            where, blocks = self._staging.send(*self._batch.take_changes())
+            where, blocks = self._staging.send(*self._batch.changed_entries())
             table.view(-1).index_copy_(0, where, blocks)
+            self._batch.changes.clear()
         if admitted:
             temperature, seeds = self._sampler.temperature_and_seeds(admitted)
             rows, there, own = self._staging.send(np.array(admitted, dtype=np.int64), temperature, seeds)
@@ -229,12 +236,18 @@ class ModelRunner:
         order = np.argsort(-starts, kind="stable")  # attention ends sooner when the longest contexts begin first
         starts = starts[order]
         samples = SampleRows(order.tolist(), np.array(rows, dtype=np.int64)[order], starts + 1)
+        faults.reach("forward")
         output = decodes.run(samples.rows.astype(np.int32), starts.astype(np.int32))
         step = LaunchedStep(plan, samples, None, None, [], [], [], readback, decodes.num_graphs > 0, output.padding)
-        if self._sampler.needs_more(rows):
+        more = self._sampler.needs_more(rows)
+        try:
+            if not more:
+                step.tokens = readback.tensor(output.tokens)
+        finally:  # what the step has put there is none of the sequences' tokens
+            if step.tokens is None:
+                self._sampler.put_back(samples.rows, output.inputs)
+        if more:
             self._sample(step, output.logits)
-        else:
-            step.tokens = readback.tensor(output.tokens)
         return step
 
     def _launch_any(self, plan: StepPlan, rows: list[int], readback: Readback) -> LaunchedStep:
@@ -251,8 +264,9 @@ class ModelRunner:
             self._rows.block_tables, arrays.query_lens, arrays.context_lens, self._block_size, table_rows,
             self.attention,
         )  # fmt: skip
+        faults.reach("forward")
         hidden = self._model.forward(ids, positions, ForwardBatch(self.kv_caches, slots, attention))
-        prompts = self._prompt_logprobs(plan, rows, arrays, hidden) if self._prompt_tops else []
+        prompts = self._prompt_logprobs(plan, rows, arrays, hidden, readback) if self._prompt_tops else []
         step = LaunchedStep(plan, arrays.samples, None, None, [], [], prompts, readback)
         if arrays.samples.plan:
             # Only the states of sampling rows go through the head.
@@ -262,14 +276,16 @@ class ModelRunner:
     def _sample(self, step: LaunchedStep, logits: torch.Tensor) -> None:
         sequences, samples, readback = step.plan.sequences, step.samples, step.readback
         sampled = self._sampler.sample(logits.float(), sequences, samples)
-        step.tokens = readback.tensor(sampled.tokens)
+        tokens = readback.tensor(sampled.tokens)
         if sampled.logprobs is not None:
             step.logprobs, step.logprob_rows = readback.logprobs(sampled.logprobs), sampled.logprob_rows
             plan_indices = [samples.plan[i] for i in sampled.logprob_rows]
             step.num_logprobs = [sequences[index].params.logprobs or 0 for index in plan_indices]
+        self._sampler.keep(samples.rows, sampled.tokens)  # last: a launch that fails before it leaves no trace
+        step.tokens = tokens
 
     def _prompt_logprobs(
-        self, plan: StepPlan, rows: list[int], arrays: StepArrays, hidden: torch.Tensor
+        self, plan: StepPlan, rows: list[int], arrays: StepArrays, hidden: torch.Tensor, readback: Readback
     ) -> list[tuple[int, list[int], int, list[Logprobs]]]:
         """Of each chunk that asks: the prompt positions start + 1 to start + count. The token at p comes from p - 1."""
         found = []
@@ -283,27 +299,21 @@ class ModelRunner:
             (ids,) = self._staging.send(np.array(targets, dtype=np.int64))
             states = hidden[first : first + len(targets)]
             parts = prompt_token_logprobs(self._model.logits, states, ids, num_top, self.vocab_size)
-            found.append((index, targets, num_top, parts))
+            found.append((index, targets, num_top, [readback.logprobs(part) for part in parts]))
         return found
 
-    def _fail(self, result: StepResult, handle: LaunchedStep) -> None:
-        """Name the sequences without a valid token, and keep their non-finite keys and values from their pages' heirs.
+    def _cleanse(self, row: int, num_tokens: int) -> None:
+        """Keep the non-finite keys and values of a failed sequence from the heirs of its pages.
 
         Attention may read stale slots of a page under a mask, where 0 * NaN would not vanish. Finite values, which
         shared pages hold, stay as they are.
         """
-        plan, samples = handle.plan, handle.samples
-        for i, token in enumerate(result.tokens):
-            if token >= 0:
-                continue
-            index = samples.plan[i]
-            result.tokens[i] = 0
-            result.failed[plan.sequences[index].seq_id] = f"non-finite logits at position {samples.positions[i]}"
-            held = -(-int(samples.positions[i]) // self._block_size)
-            (blocks,) = self._staging.send(self._batch.table[samples.rows[i], :held].astype(np.int64))
-            for pages in self.kv_caches:
-                for cache in pages:
-                    cache[blocks] = cache[blocks].nan_to_num()
+        held = self._batch.table[row, : -(-num_tokens // self._block_size)].astype(np.int64)
+        self._moves.settle(held.tolist())
+        (blocks,) = self._staging.send(held)
+        for pages in self.kv_caches:
+            for cache in pages:
+                cache[blocks] = cache[blocks].nan_to_num()
 
     def _decode_metadata(
         self, block_tables: torch.Tensor, rows: torch.Tensor, context_lens: torch.Tensor

@@ -95,7 +95,7 @@ class Sampler:
         self._filtered.discard(row)
 
     def sample(self, logits: torch.Tensor, sequences: Items[Sequence], samples: SampleRows) -> Sampled:
-        """Sample a token for each row and keep it as its last token.
+        """Sample a token for each row; `keep` makes them count.
 
         Args:
             logits: [S, V] float32, finite or not; may be changed.
@@ -104,7 +104,7 @@ class Sampler:
         """
         rows, plan_rows = samples.rows, samples.rows.tolist()
         asking = [i for i, row in enumerate(plan_rows) if row in self._num_logprobs] if self._num_logprobs else []
-        last, which = self._staging.send(rows, np.array(asking, dtype=np.int64))
+        (which,) = self._staging.send(np.array(asking, dtype=np.int64))
         raw = logits.index_select(0, which) if asking else None
         usable = logits[:, : self.num_tokens]
         if len(self.counts):
@@ -112,14 +112,26 @@ class Sampler:
         if self._rules:
             self._apply_rules(usable, plan_rows, sequences, samples)
         tokens = sample_checked(usable, self._tensors(rows, samples.positions))
-        self.last_tokens.index_copy_(0, last, tokens)
-        if len(self.counts):
-            self._count(plan_rows, tokens)
         logprobs = None
         if raw is not None:
             most = max(self._num_logprobs[plan_rows[i]] for i in asking)
             logprobs = token_logprobs(raw, tokens.index_select(0, which).clamp(min=0), most)
         return Sampled(tokens, logprobs, asking)
+
+    def keep(self, rows: IntArray, tokens: torch.Tensor) -> None:
+        """Make sampled tokens ([S], of these rows) the rows' last ones, and count them.
+
+        Whatever it raises, it has done nothing.
+        """
+        (last,) = self._staging.send(rows)
+        if len(self.counts):
+            self._count(rows.tolist(), tokens)
+        self.last_tokens.index_copy_(0, last, tokens)
+
+    def put_back(self, rows: IntArray, tokens: torch.Tensor) -> None:
+        """Make tokens ([S], of these rows) the rows' last ones again."""
+        (last,) = self._staging.send(rows)
+        self.last_tokens.index_copy_(0, last, tokens)
 
     def _tensors(self, rows: IntArray, positions: IntArray) -> SamplingTensors:
         floats, top_k = self._floats[rows], self._top_k[rows]

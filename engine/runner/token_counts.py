@@ -1,4 +1,4 @@
-"""Which tokens a sequence's prompt holds and how often it generated each: what penalties are computed from.
+"""Which tokens a sequence was given and how often it generated each: what penalties are computed from.
 
 Only sequences with a penalty have an entry. The counts live on the device and grow there as tokens are sampled,
 so that a token which the host has not read yet is already counted.
@@ -13,6 +13,8 @@ from ..sequence import Sequence
 
 class TokenCounts:
     """Prompt masks and output counts for the rows that need them, in slots that are reused.
+
+    Tokens that were appended when a sequence was resumed count as its prompt.
 
     Args:
         vocab_size: width of the logits that will be sampled from.
@@ -40,8 +42,8 @@ class TokenCounts:
                 self._grow()
             slot = self._slots[row] = self._free.pop()
         vocab_size, device = self.output_counts.shape[1], self.output_counts.device
-        ids = torch.tensor(seq.token_ids, dtype=torch.int64, device=device)
-        prompt, output = ids[: seq.num_prompt_tokens], ids[seq.num_prompt_tokens :]
+        prompt = torch.tensor(seq.given_token_ids, dtype=torch.int64, device=device)
+        output = torch.tensor(seq.output_token_ids, dtype=torch.int64, device=device)
         self.prompt_mask[slot].zero_()
         self.prompt_mask[slot, prompt[prompt < vocab_size]] = True
         counts = torch.bincount(output[output < vocab_size], minlength=vocab_size)
@@ -58,10 +60,10 @@ class TokenCounts:
         self.output_counts[slots, token_ids] += 1
 
     def _grow(self) -> None:
-        """Double the slots."""
+        """Double the slots, or do nothing where memory is short."""
         old = self.output_counts.shape[0]
         more = max(4, old)
+        self.prompt_mask, self.output_counts = (
+            torch.cat([held, held.new_zeros((more, held.shape[1]))]) for held in (self.prompt_mask, self.output_counts)
+        )
         self._free.extend(range(old + more - 1, old - 1, -1))
-        for name in ("prompt_mask", "output_counts"):
-            held: torch.Tensor = getattr(self, name)
-            setattr(self, name, torch.cat([held, held.new_zeros((more, held.shape[1]))]))

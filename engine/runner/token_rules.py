@@ -49,16 +49,19 @@ class TokenRules:
             into.bias_rows += [logits_row] * len(self.bias_ids)
             into.bias_ids += self.bias_ids
             into.bias_values += self.bias_values
-        if position - seq.num_prompt_tokens < self.min_tokens:
+        if position - seq.num_prompt_tokens - seq.num_appended_tokens < self.min_tokens:
             into.mask_rows += [logits_row] * len(self.ends)
             into.mask_ids += self.ends
         if self.bad_words:
             self._collect_bad_words(into, logits_row, seq, position)
 
     def _collect_bad_words(self, into: StepRules, logits_row: int, seq: Sequence, position: int) -> None:
-        """A word's last token is forbidden where the output ends with the word's other tokens."""
+        """A word's last token is forbidden where the output ends with the word's other tokens.
+
+        What was generated before tokens were appended is no part of that: the text begins anew behind them.
+        """
         on_device = position - len(seq.token_ids)  # 0 or 1: the step before has not been read yet
-        num_output = position - seq.num_prompt_tokens
+        num_output = position - seq.output_start
         for word in self.bad_words:
             before = len(word) - 1
             if before > num_output:

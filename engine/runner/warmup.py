@@ -17,6 +17,7 @@ from ..plan import StepPlan
 from ..sampling_params import SamplingParams
 from ..sequence import Sequence
 from . import kv_cache
+from .swap_transfers import staging_bytes
 
 if TYPE_CHECKING:
     from .model_runner import CausalModel, ModelRunner
@@ -53,6 +54,8 @@ def pool_blocks(
     if device.type == "cuda":
         startup["weights_bytes"] = torch.cuda.memory_allocated(device)
         reserve = _worst_step_bytes(model, config, device, dtype, attention, startup)
+        if config.host_blocks or config.disk_blocks:
+            reserve += staging_bytes(block)
     budget = 0
     if config.num_blocks is None:
         budget = kv_cache.pool_bytes(device, config.gpu_memory_utilization, reserve)
@@ -109,12 +112,12 @@ def _worst_step(
     tokens, size = config.max_num_batched_tokens, config.block_size
     longest = min(config.max_model_len or shape.max_position_embeddings, shape.max_position_embeddings, tokens)
     lengths = [longest] * (tokens // longest) + ([tokens % longest] if tokens % longest else [])
-    pages = kv_cache.allocate(shape.num_layers, (1, size, shape.num_kv_heads, shape.head_dim), dtype, device)
+    pool = kv_cache.allocate(shape.num_layers, (1, size, shape.num_kv_heads, shape.head_dim), dtype, device)
     tables = torch.zeros((len(lengths), -(-longest // size)), dtype=torch.int32, device=device)
     metadata = build_metadata(tables, lengths, lengths, size, None, attention)
     ids = torch.zeros(tokens, dtype=torch.int64, device=device)
     positions = torch.cat([torch.arange(length, device=device) for length in lengths])
-    hidden = model.forward(ids, positions, ForwardBatch(pages, torch.full_like(ids, -1), metadata))
+    hidden = model.forward(ids, positions, ForwardBatch(kv_cache.by_layer(pool), torch.full_like(ids, -1), metadata))
     count = min(config.max_num_seqs, tokens)
     logits = model.logits(hidden[:count]).float()
 

@@ -46,8 +46,9 @@ def refused(name: str, value: object) -> str:
 @pytest.mark.parametrize("value", [*NONSENSE, None, True, False, 1], ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(EngineConfig)])
 def test_any_value_is_taken_or_refused_in_words(name: str, value: object) -> None:
+    partner = {"swap_path": {"disk_blocks": 1}, "disk_blocks": {"swap_path": "swap"}}.get(name, {})
     try:
-        config = EngineConfig(**{name: value})  # type: ignore[arg-type]
+        config = EngineConfig(**({name: value} | partner))  # type: ignore[arg-type]
     except InvalidConfig as error:
         assert str(error).startswith(f"{name}=")
     else:
@@ -113,6 +114,13 @@ def test_a_journal_is_a_path_that_can_be_written_down(value: object) -> None:
 
 def test_a_journal_given_as_a_path_object_becomes_text() -> None:
     assert EngineConfig(journal=Path("runs", "one")).journal == str(Path("runs", "one"))  # type: ignore[arg-type]
+
+
+def test_a_swap_file_needs_its_path_and_its_size() -> None:
+    assert EngineConfig(swap_path=Path("swap"), disk_blocks=1).swap_path == "swap"  # type: ignore[arg-type]
+    for options in ({"swap_path": "swap"}, {"disk_blocks": 1}, {"swap_path": "swap", "disk_blocks": 0}):
+        with pytest.raises(InvalidConfig, match="swap_path=.*disk_blocks=.*needs both"):
+            EngineConfig(**options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", CHOICES)

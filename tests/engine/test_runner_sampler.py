@@ -49,7 +49,10 @@ def sampler_for(*sequences: Sequence, num_tokens: int = VOCAB) -> Sampler:
 
 
 def run(sampler: Sampler, logits: torch.Tensor, *sequences: Sequence, pending: int = 0) -> Sampled:
-    return sampler.sample(logits, list(sequences), decode(list(sequences), pending))
+    rows = decode(list(sequences), pending)
+    sampled = sampler.sample(logits, list(sequences), rows)
+    sampler.keep(rows.rows, sampled.tokens)
+    return sampled
 
 
 def scores(**at: float) -> torch.Tensor:

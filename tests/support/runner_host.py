@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nanolens.engine.config import EngineConfig
-from nanolens.engine.plan import StepPlan, StepResult
+from nanolens.engine.plan import BlockMove, StepPlan, StepResult
 from nanolens.engine.runner.model_runner import ModelRunner
 from nanolens.engine.sampling_params import SamplingParams
 from nanolens.engine.sequence import Sequence
@@ -42,13 +42,16 @@ MODEL = tiny_model()
 class Host:
     """The least that a core does: blocks in scattered order, plans from explicit work, tokens appended when read."""
 
-    def __init__(self, model: Any = MODEL, max_num_seqs: int = 4, num_blocks: int = 64, **options: Any) -> None:
-        config = EngineConfig(max_num_seqs=max_num_seqs, num_blocks=num_blocks, block_size=BLOCK, **options)
-        self.runner = ModelRunner(model, config, torch.device("cpu"))
+    def __init__(
+        self, model: Any = MODEL, max_num_seqs: int = 4, num_blocks: int = 64, device: str = "cpu", **options: Any
+    ) -> None:
+        config = EngineConfig(max_num_seqs=max_num_seqs, num_blocks=num_blocks, **({"block_size": BLOCK} | options))
+        self.runner = ModelRunner(model, config, torch.device(device))
+        self.block_size = config.block_size
         self.free = list(range(num_blocks))
         random.Random(3).shuffle(self.free)
         self.released: list[int] = []
-        self.steps = self.sequences = 0
+        self.steps = self.sequences = self.moves = 0
 
     def add(self, prompt: list[int], seed: int = 0, **params: Any) -> Sequence:
         params = {"temperature": 0.0} | params
@@ -56,14 +59,19 @@ class Host:
         self.sequences += 1
         return Sequence(self.sequences, "r", prompt, resolved, seed, 0, lambda event: None, lambda: 0, 128)
 
-    def launch(self, *work: tuple[Sequence, int]) -> tuple[StepPlan, Any]:
-        """Plan `count` tokens of each sequence and launch them."""
+    def launch(self, *work: tuple[Sequence, int], **before: Any) -> tuple[StepPlan, Any]:
+        """Plan `count` tokens of each sequence and launch them, with the `moves` and `copies` that are given."""
+        plan = self.plan(*work, **before)
+        return plan, self.runner.launch(plan)
+
+    def plan(self, *work: tuple[Sequence, int], **before: Any) -> StepPlan:
         self.steps += 1
-        plan = StepPlan(self.steps, "mixed", [], [], [], [], [], self.released)
+        plan = StepPlan(self.steps, "mixed", [], [], [], [], [], self.released, **before)
         self.released = []
+        size = self.block_size
         for seq, count in work:
             start = seq.num_computed_tokens
-            while len(seq.block_table) * BLOCK < start + count:
+            while len(seq.block_table) * size < start + count:
                 seq.block_table.append(self.free.pop())
             plan.sequences.append(seq)
             plan.starts.append(start)
@@ -74,7 +82,11 @@ class Host:
             seq.num_pending += plan.samples[-1]
         if all(start >= seq.num_prompt_tokens for seq, start in zip(plan.sequences, plan.starts, strict=True)):
             plan.kind = "decode" if all(count == 1 for count in plan.counts) else plan.kind
-        return plan, self.runner.launch(plan)
+        return plan
+
+    def move(self, kind: str, sources: list[int], targets: list[int]) -> BlockMove:
+        self.moves += 1
+        return BlockMove(self.moves, 0, kind, sources, targets)
 
     def collect(self, launched: tuple[StepPlan, Any]) -> StepResult:
         """Read a step and append its tokens."""
@@ -87,8 +99,8 @@ class Host:
                 seq.token_ids.append(next(tokens))
         return result
 
-    def step(self, *work: tuple[Sequence, int]) -> StepResult:
-        return self.collect(self.launch(*work))
+    def step(self, *work: tuple[Sequence, int], **before: Any) -> StepResult:
+        return self.collect(self.launch(*work, **before))
 
     def generate(self, seq: Sequence, count: int, chunk: int = 1000) -> list[int]:
         """Run one sequence alone until it has `count` more tokens."""
