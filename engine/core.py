@@ -73,24 +73,28 @@ class EngineCore(StepLoop):
         with HeldInterrupts():
             if not self._reading:
                 self._drain()
-            active = [seq for seq in sequences if seq.status in (SequenceStatus.RUNNING, SequenceStatus.WAITING)]
-            for seq in active:
-                self.book.pause(seq, reason)
+            found = False
+            for seq in sequences:
+                if seq.status in (SequenceStatus.RUNNING, SequenceStatus.WAITING):  # a sibling's callback may end it
+                    self.book.pause(seq, reason)
+                    found = True
             self.flush()
-        return bool(active)
+        return found
 
     def resume(self, sequences: Items[Sequence], token_ids: list[int], max_tokens: Items[int]) -> None:
         """Let paused sequences go on, after these tokens, up to so many generated tokens in all, one figure each."""
         with HeldInterrupts():
             for seq, limit in zip(sequences, max_tokens, strict=True):
-                self.book.resume(seq, token_ids, limit, self.config.journal_content)
+                if seq.status is SequenceStatus.PAUSED:
+                    self.book.resume(seq, token_ids, limit, self.config.journal_content)
             self.flush()
 
     def finish(self, sequences: Items[Sequence]) -> None:
         """End paused sequences in order: what they gave is delivered."""
         with HeldInterrupts():
             for seq in sequences:
-                self.book.deliver(seq)
+                if seq.status is SequenceStatus.PAUSED:
+                    self.book.deliver(seq)
             self.flush()
 
     def set_priority(self, sequences: Items[Sequence], priority: int) -> None:

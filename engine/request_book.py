@@ -11,7 +11,7 @@ from ..telemetry.events import CallbackFailed, RequestFinished, SequenceResumed
 from ..telemetry.recorder import NullRecorder, Recorder
 from . import faults
 from .block_manager import BlockManager
-from .outputs import Delta
+from .outputs import Delta, RequestOutput
 from .plan import StepPlan, StepResult, TokenLogprobs
 from .request import Request, finish_reason_of
 from .scheduler import Scheduler
@@ -115,7 +115,11 @@ class RequestBook:
                 list(token_ids) if keep_content else None,
             )
         )  # fmt: skip
-        text = request.go_on(index, bool(token_ids))
+        try:
+            text = request.go_on(index, bool(token_ids))
+        except Exception as error:
+            self.fail(request, f"sequence {seq.seq_id}: decoding its text failed: {describe(error)}", seq)
+            return
         self._scheduler.resume(seq)
         if text and request.on_output is not None:
             self._call(request, request.on_output, Delta(index, text, []))
@@ -148,7 +152,7 @@ class RequestBook:
         if request.on_output is not None:
             self._call(request, request.on_output, delta)
         if request.on_pause is not None and seq.status is SequenceStatus.PAUSED and request.at_rest:
-            self._call(request, request.on_pause, request.output(self._wall_offset_ns))
+            self._call(request, request.on_pause, self._output(request))
 
     # Tokens
 
@@ -294,7 +298,17 @@ class RequestBook:
         for seq in request.sequences:
             del self._owner[seq.seq_id]
         if request.on_finish is not None:
-            self._call(request, request.on_finish, request.output(self._wall_offset_ns))
+            self._call(request, request.on_finish, self._output(request))
+
+    def _output(self, request: Request) -> RequestOutput:
+        """What its caller gets; without text where the tokenizer fails, and the error says so."""
+        try:
+            return request.output(self._wall_offset_ns)
+        except Exception as error:
+            logger.exception("the text of request %s can't be decoded", request.request_id)
+            request.error = request.error or f"decoding its text failed: {describe(error)}"
+            request.decoder, request.streams = None, []
+            return request.output(self._wall_offset_ns)
 
     def _call(self, request: Request, callback: Callable[[T], None], value: T) -> None:
         """Call a user's callback; its failure is recorded and touches nothing else."""

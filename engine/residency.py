@@ -6,7 +6,7 @@ Decides who moves out when blocks are short, and brings back what is needed. Kno
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from itertools import chain
 
 from ..telemetry.block_table import slot_of
@@ -29,6 +29,7 @@ class Residency:
         paused: by id, the one paused the longest first.
         moves: of the plan that is being made.
         under_way: moves whose end has not been told yet, by number.
+        num_parked: how often a sequence that does not run came to hold blocks.
         prefill_ns_per_token: what a prefill token costs, as measured lately; 0: not known.
         swap_ns_per_block: what moving a block costs one way; 0: not known.
     """
@@ -47,13 +48,13 @@ class Residency:
         self._record = record
         self._clock = clock
         self._num_moves = 0
-        self._num_parked = 0
+        self.num_parked = 0
         self._refused = (-1, -1, -1)  # (blocks wanted, releases, parked) of the last `vacate` that could not help
 
     def park(self, seq: Sequence) -> None:
         """Take in a sequence that has just paused."""
         self.paused[seq.seq_id] = seq
-        self._num_parked += 1
+        self.num_parked += 1
 
     def unpark(self, seq: Sequence) -> None:
         """Let go of a sequence that leaves PAUSED."""
@@ -61,7 +62,7 @@ class Residency:
 
     def noticed(self) -> None:
         """A waiting sequence holds blocks now: what could not be vacated before may be."""
-        self._num_parked += 1
+        self.num_parked += 1
 
     # Out
 
@@ -73,13 +74,11 @@ class Residency:
         blocks = self._blocks
         if want <= len(blocks.free):
             return True
-        state = (want, blocks.num_releases, self._num_parked)
+        state = (want, blocks.num_releases, self.num_parked)
         if state == self._refused:
             return False
-        holders = [seq for seq in chain(self.paused.values(), waiting) if seq.block_table and not seq.move_in]
-        held = Counter(entry for seq in holders for entry in seq.block_table if entry >= 0)
-        freeable = sum(1 for block, count in held.items() if blocks.refs[block] == count)
-        if want > len(blocks.free) + freeable:
+        holders = self.holders(waiting)
+        if want > len(blocks.free) + self.freeable(holders):
             self._refused = state
             return False
         for shared in (False, True):
@@ -90,6 +89,15 @@ class Residency:
                 if want <= len(blocks.free):
                     return True
         return want <= len(blocks.free)
+
+    def holders(self, waiting: Iterable[Sequence]) -> list[Sequence]:
+        """Who can be made to give up blocks: paused sequences, then these that wait; not one that is being filled."""
+        return [seq for seq in chain(self.paused.values(), waiting) if seq.block_table and not seq.move_in]
+
+    def freeable(self, holders: Iterable[Sequence], but: Container[int] = ()) -> int:
+        """Blocks on the device that none but these sequences hold, some left out of the count."""
+        held = Counter(entry for seq in holders for entry in seq.block_table if entry >= 0)
+        return sum(1 for block, count in held.items() if self._blocks.refs[block] == count and block not in but)
 
     def slots_to_preempt(self, victim: Sequence, kept: int, step: int) -> tuple[list[int], list[int]] | None:
         """(places in its table, slots for them) to swap a running sequence out to; None: it is to be recomputed.

@@ -5,7 +5,7 @@ A sequence simply has `num_computed_tokens` to bring up to `num_tokens`; decodin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ..telemetry.clock import Clock
 from ..telemetry.events import (
@@ -34,6 +34,7 @@ class Scheduler(SequenceQueues):
         self, config: EngineConfig, blocks: BlockManager, record: Callable[[AnyEvent], None], clock: Clock
     ) -> None:
         super().__init__(config, blocks, record, clock)
+        self._urgent_refused = (-1, -1, -1, -1)
         self._preempts_for_urgent = config.policy == "priority"
         self._budget = config.max_num_batched_tokens
         self._chunk = config.max_prefill_chunk or config.max_num_batched_tokens
@@ -117,7 +118,7 @@ class Scheduler(SequenceQueues):
         waiting, index = self.waiting, 0
         while index < len(waiting):
             seq = waiting[index]
-            if wait := self._why_pass(seq):
+            if wait := self._why_pass(seq, plan):
                 self._passed[seq] = wait
                 index += 1
                 continue
@@ -144,28 +145,44 @@ class Scheduler(SequenceQueues):
                 seq for seq in reversed(self.running)
                 if seq.priority > head.priority and seq.queue_key > head.queue_key
             ]  # fmt: skip
-            if not victims or self._why_pass(head):
+            if not victims or self._why_pass(head, plan) or not self._would_fit(head, victims):
                 break
-            cap = len(self.running) >= self._max_num_seqs
-            want = self._needed_blocks(head) + self._reserve
-            if not cap and want <= len(self.blocks.free):
+            if len(self.running) < self._max_num_seqs and self._fits(head):
                 break  # admitted in its turn
-            own = sum(len(self.blocks.device_blocks(seq, shared=False)) for seq in victims)
-            if not self.residency.vacate(max(0, want - own), self.step, self._parked(head)):
-                break
-            reason = "sequence_cap" if cap else "no_blocks"
+            reason = "sequence_cap" if len(self.running) >= self._max_num_seqs else "no_blocks"
             for victim in victims:
-                if len(self.running) < self._max_num_seqs and want <= len(self.blocks.free):
-                    break
                 self._preempt(victim, head, "priority")
                 lost = reason
+                if self._fits(head):  # and there is a slot now
+                    break
             if not self._take_place(head, plan):
                 break
         return lost
 
-    def _why_pass(self, seq: Sequence) -> str:
-        """Why those behind a waiting sequence need not wait for it; "" if they must."""
-        if seq.move_in:
+    def _fits(self, head: Sequence, victims: Iterable[Sequence] = ()) -> bool:
+        """Whether there are blocks for a waiting sequence once others move out, and once these are preempted."""
+        matched = [] if head.block_table else self.blocks.match(head).blocks
+        holders = [*self.residency.holders(self._parked(head)), *victims]
+        # Matched blocks are not counted: given up, they are free, but then they are needed.
+        room = len(self.blocks.free) + self.residency.freeable(holders, but=set(matched))
+        return self._needed_blocks(head) + self._reserve <= room
+
+    def _would_fit(self, head: Sequence, victims: list[Sequence]) -> bool:
+        """Whether it would fit if all these were preempted; a "no" stands until someone gives up blocks."""
+        state = (head.seq_id, len(victims), self.blocks.num_releases, self.residency.num_parked)
+        if state == self._urgent_refused:
+            return False
+        if self._fits(head, victims):
+            return True
+        self._urgent_refused = state
+        return False
+
+    def _why_pass(self, seq: Sequence, plan: StepPlan) -> str:
+        """Why those behind a waiting sequence need not wait for it; "" if they must.
+
+        Nothing begins to move in where the plan copies blocks: moves come first, and could write what is to be copied.
+        """
+        if seq.move_in or (plan.copies and not seq.is_resident):
             return "swap_in"
         if seq.leader is not None and not seq.block_table and self._shares_unready_prompt(seq.leader):
             return "sibling_prefill"

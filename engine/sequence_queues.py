@@ -127,7 +127,7 @@ class SequenceQueues:
 
     def pause_engine(self, cause: str) -> None:
         """Plan nothing from here on."""
-        if not self.paused:
+        if self.paused != cause:
             self._record(EnginePaused(self._clock(), self.step, cause))
         self.paused, self._steps_granted = cause, 0
 

@@ -41,7 +41,7 @@ def launch_parts(
 ) -> list[InFlight]:
     """Launch the parts of a plan, without what has ended meanwhile; `fail` is told of one that can't be."""
     launched = []
-    for part in map(without_void, parts):  # lazily: a part that fails may end sequences of the next one
+    for part in map(without_void, parts):  # lazily: a part that fails may end sequences of the next one, or the engine
         if not part.sequences:
             continue
         try:

@@ -261,7 +261,8 @@ class StepLoop:
             self.scheduler.released[:0] = plan.released  # the runner may not have come to forget them
             self._fail(plan, error)
             return
-        self._in_flight.append(InFlight(plan, handle, self.clock() - began))
+        if not self._closed:  # a half may have failed for good
+            self._in_flight.append(InFlight(plan, handle, self.clock() - began))
 
     def _launch_halves(self, plan: StepPlan, error: OutOfDeviceMemory) -> list[InFlight]:
         """Launch a step that did not fit into memory in two parts, once. A part that fails takes its requests along.
