@@ -21,38 +21,54 @@ EXITS, HANGS, BREAKS_AUDIT = 997, 998, 999
 MODEL = "fake"  # "fake:0.05" takes 50 ms a step
 
 
-def build(config: EngineConfig) -> FakeEngine:
-    """The engine of the process."""
-    name, _, pace = config.model.partition(":")
-    if name != MODEL:
-        raise UnknownModel(f"{name}: not the fake model")
-    engine = FakeEngine(
-        num_blocks=config.num_blocks or 64, block_size=4, max_num_seqs=config.max_num_seqs,
-        recorder=make_recorder(config, "test"),
-    )  # fmt: skip
+class FragileEngine(FakeEngine):
+    """One that takes its time for each step, and that some prompts break."""
 
-    def before(plan: StepPlan) -> Exception | None:
-        time.sleep(float(pace or 0))
+    def __init__(self, pace_s: float, **options: Any) -> None:
+        super().__init__(block_size=4, **options)
+        self.pace_s = pace_s
+        self.is_broken = False
+        self.runner.fail_launch = self._before
+
+    def step(self) -> bool:
+        found = super().step()
+        if self.is_broken:
+            raise AuditError("block 7 is free and referenced")
+        return found
+
+    def _before(self, plan: StepPlan) -> Exception | None:
+        time.sleep(self.pace_s)
         first = {seq.token_ids[0] for seq in plan.sequences}
         if EXITS in first:
             os._exit(3)
         if HANGS in first:
             time.sleep(1000)
-        if BREAKS_AUDIT in first:
-            engine.core.audit = broken_audit  # type: ignore[method-assign]
+        self.is_broken |= BREAKS_AUDIT in first
         return None
 
-    engine.runner.fail_launch = before
-    return engine
 
-
-def broken_audit() -> None:
-    raise AuditError("block 7 is free and referenced")
+def build(config: EngineConfig) -> FragileEngine:
+    """The engine of the process."""
+    name, _, pace = config.model.partition(":")
+    if name != MODEL:
+        raise UnknownModel(f"{name}: not the fake model")
+    recorder = make_recorder(config, "test")
+    return FragileEngine(float(pace or 0), num_blocks=config.num_blocks or 64, recorder=recorder)
 
 
 def main(connection: Connection) -> None:
     """The program of the process."""
     sys.exit(run(connection, build))
+
+
+def exit_at_once(connection: Connection) -> None:
+    """A process that ends before it is ready."""
+    os._exit(7)
+
+
+def sleep_long(connection: Connection) -> None:
+    """A process that never gets ready."""
+    time.sleep(1000)
 
 
 class FakeAsyncEngine(AsyncEngine):
