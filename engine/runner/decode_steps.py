@@ -71,18 +71,16 @@ class DeviceRows:
 
 @dataclass(frozen=True)
 class DecodeOutput:
-    """Of a decode step of n sequences. All are overwritten by the next decode step on this stream.
+    """Of a decode step of n sequences. Both are overwritten by the next decode step on this stream.
 
     Attributes:
         tokens: [n] int64; -1: the logits were not finite.
         logits: [n, num_tokens] in the model's dtype.
-        inputs: [n] int64, the tokens that it computed: what `last_tokens` held before, 0 for one below 0.
         padding: sequences computed beyond the n.
     """
 
     tokens: Tensor
     logits: Tensor
-    inputs: Tensor
     padding: int
 
 
@@ -135,6 +133,7 @@ class DecodeSteps:
         self._device = rows.last_tokens.device
         self._control = torch.zeros((2, self.sizes[-1]), dtype=torch.int32, device=self._device)
         self._inputs = DecodeInputs.empty(self._control)
+        self._index = torch.zeros(self.sizes[-1], dtype=torch.int64, device=self._device)
         # One buffer for all sizes: a captured step with logits of its own would keep them for good.
         self._logits = torch.empty((self.sizes[-1], vocab_size), dtype=kv_caches[0][0].dtype, device=self._device)
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
@@ -175,7 +174,15 @@ class DecodeSteps:
             graph.replay()
         else:
             tokens, logits = self._compute(size)
-        return DecodeOutput(tokens[:count], logits[:count], self._inputs.input_ids[:count], size - count)
+        return DecodeOutput(tokens[:count], logits[:count], size - count)
+
+    def take_back(self, count: int) -> None:
+        """Make the tokens that the last step of `count` sequences computed from their last ones again.
+
+        It allocates nothing, so that it works where memory is short.
+        """
+        index = self._index[:count].copy_(self._inputs.rows[:count])
+        self._rows.last_tokens.index_copy_(0, index, self._inputs.input_ids[:count])
 
     def _send(self, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int32]) -> None:
         """Rows and starts, padded to the largest size, in one copy that isn't waited for."""

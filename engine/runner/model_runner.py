@@ -239,15 +239,15 @@ class ModelRunner:
         faults.reach("forward")
         output = decodes.run(samples.rows.astype(np.int32), starts.astype(np.int32))
         step = LaunchedStep(plan, samples, None, None, [], [], [], readback, decodes.num_graphs > 0, output.padding)
-        more = self._sampler.needs_more(rows)
-        try:
-            if not more:
-                step.tokens = readback.tensor(output.tokens)
-        finally:  # what the step has put there is none of the sequences' tokens
-            if step.tokens is None:
-                self._sampler.put_back(samples.rows, output.inputs)
-        if more:
+        if self._sampler.needs_more(rows):
+            decodes.take_back(len(rows))  # what the step has sampled is none of the sequences' tokens
             self._sample(step, output.logits)
+            return step
+        try:
+            step.tokens = readback.tensor(output.tokens)
+        except BaseException:
+            decodes.take_back(len(rows))
+            raise
         return step
 
     def _launch_any(self, plan: StepPlan, rows: list[int], readback: Readback) -> LaunchedStep:

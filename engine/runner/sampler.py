@@ -128,11 +128,6 @@ class Sampler:
             self._count(rows.tolist(), tokens)
         self.last_tokens.index_copy_(0, last, tokens)
 
-    def put_back(self, rows: IntArray, tokens: torch.Tensor) -> None:
-        """Make tokens ([S], of these rows) the rows' last ones again."""
-        (last,) = self._staging.send(rows)
-        self.last_tokens.index_copy_(0, last, tokens)
-
     def _tensors(self, rows: IntArray, positions: IntArray) -> SamplingTensors:
         floats, top_k = self._floats[rows], self._top_k[rows]
         random = floats[:, 0] > 0

@@ -30,10 +30,13 @@ def host(with_decode_steps: bool) -> Host:
     return made
 
 
-def generate(with_decode_steps: bool, ahead: bool, own: list[dict[str, Any]]) -> list[list[int]]:
+def generate(
+    with_decode_steps: bool, ahead: bool, own: list[dict[str, Any]], bad_words: tuple[list[int], ...] = ()
+) -> list[list[int]]:
     """Prompts of different lengths, then 20 decode steps; `ahead`: each launched before the last is read."""
     made = host(with_decode_steps)
     sequences = [made.add(list(range(3 + i, 9 + 2 * i)), seed=i, **params) for i, params in enumerate(own)]
+    sequences[0].bad_words_ids = list(bad_words)
     made.step(*[(seq, len(seq.token_ids)) for seq in sequences])
     flying = []
     for _ in range(20):
@@ -57,6 +60,16 @@ def generate(with_decode_steps: bool, ahead: bool, own: list[dict[str, Any]]) ->
 )
 def test_tokens_are_those_of_steps_laid_out_by_the_host(own: list[dict[str, Any]], ahead: bool) -> None:
     assert generate(True, ahead, own) == generate(False, ahead, own)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_bad_word_is_never_completed_by_a_decode_step(ahead: bool) -> None:
+    plain = generate(False, False, [{}])[0][6:]
+    change = next(i for i in range(3, 20) if plain[i] != plain[i + 1])
+    words = (plain[change : change + 2], plain[change - 2 : change + 1])
+    expected = generate(False, False, [{}], words)[0][6:]
+    assert expected != plain
+    assert generate(True, ahead, [{}], words)[0][6:] == expected
 
 
 def test_a_step_is_padded_to_the_next_size_and_says_so() -> None:

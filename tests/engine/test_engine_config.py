@@ -119,7 +119,7 @@ def test_a_journal_given_as_a_path_object_becomes_text() -> None:
 def test_a_swap_file_needs_its_path_and_its_size() -> None:
     assert EngineConfig(swap_path=Path("swap"), disk_blocks=1).swap_path == "swap"  # type: ignore[arg-type]
     for options in ({"swap_path": "swap"}, {"disk_blocks": 1}, {"swap_path": "swap", "disk_blocks": 0}):
-        with pytest.raises(InvalidConfig, match="swap_path=.*disk_blocks=.*needs both"):
+        with pytest.raises(InvalidConfig, match=r"swap_path=.*disk_blocks=.*needs both"):
             EngineConfig(**options)  # type: ignore[arg-type]
 
 

@@ -131,6 +131,48 @@ def test_ends_are_masked_until_min_tokens() -> None:
         assert run(sampler_for(seq), logits.clone(), seq).tokens.tolist() == [expected]
 
 
+def resumed(prompt: list[int], output: list[int], appended: list[int], more: list[int], **params: Any) -> Sequence:
+    """A sequence that was paused after its output, got tokens appended, and generated more."""
+    seq = sequence(prompt, tuple(output), **params)
+    seq.append(appended)
+    seq.token_ids += more
+    return seq
+
+
+@pytest.mark.parametrize(
+    ("params", "seen", "expected"),
+    [
+        ({"frequency_penalty": 1.0}, 5, 4.0),  # appended twice: given, not generated
+        ({"frequency_penalty": 1.0}, 3, 2.0),  # generated before and after
+        ({"presence_penalty": 1.0}, 5, 4.0),
+        ({"repetition_penalty": 2.0}, 5, 2.0),
+        ({"repetition_penalty": 2.0}, 1, 2.0),
+        ({"repetition_penalty": 2.0}, 9, 4.0),
+    ],
+)
+def test_appended_tokens_count_as_prompt(params: dict[str, Any], seen: int, expected: float) -> None:
+    seq = resumed([1, 2], [3], [5, 5], [3], **params)
+    logits = scores(**{f"t{seen}": 4.0})
+    run(sampler_for(seq), logits, seq)
+    assert logits[0, seen].item() == expected
+
+
+def test_min_tokens_are_generated_ones() -> None:
+    logits = scores(t7=9.0, t2=1.0)
+    for more, expected in (([], 2), ([1], 2), ([1, 1], 7)):
+        seq = resumed([1], [1], [4, 4, 4, 4], more, min_tokens=3)
+        seq.stop_token_ids = frozenset({7})
+        assert run(sampler_for(seq), logits.clone(), seq).tokens.tolist() == [expected]
+
+
+def test_a_bad_word_does_not_reach_over_appended_tokens() -> None:
+    logits = scores(t7=9.0, t2=1.0)
+    for word, more, expected in (([4, 7], [], 7), ([4, 6, 7], [6], 7), ([6, 7], [6], 2), ([5, 6, 7], [5, 6], 2)):
+        seq = resumed([1], [5], [5, 4], more)
+        seq.bad_words_ids = [word]
+        assert run(sampler_for(seq), logits.clone(), seq).tokens.tolist() == [expected]
+
+
 def test_a_bias_moves_a_logit() -> None:
     seq = sequence([1], logit_bias={4: 5.0, 6: -100.0})
     assert run(sampler_for(seq), scores(t6=9.0, t3=4.0), seq).tokens.tolist() == [4]
