@@ -13,8 +13,8 @@ from . import core_process
 from . import messages as m
 from .config import EngineConfig
 from .core_client import CoreClient
-from .engine import Prompt
 from .outputs import RequestOutput
+from .request_fields import Prompt
 from .sampling_params import SamplingParams
 from .turn import Turn
 

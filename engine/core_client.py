@@ -22,8 +22,8 @@ from ..telemetry.events import EngineStarted
 from . import messages as m
 from .config import EngineConfig
 from .core_link import CoreLink
-from .engine import Prompt, as_name, as_token_ids, recordable
 from .outputs import RequestOutput
+from .request_fields import Prompt, as_name, as_token_ids, recordable
 from .sampling_params import SamplingParams, check_token_ids
 from .turn import Turn
 

@@ -113,7 +113,7 @@ def test_a_process_that_ends_before_it_is_ready_says_what_may_be_wrong() -> None
         _main = staticmethod(fake_core.exit_at_once)
 
     async def main() -> None:
-        with pytest.raises(EngineDead, match="exited with code 7 before it was ready.*__name__ == '__main__'"):
+        with pytest.raises(EngineDead, match=r"exited with code 7 before it was ready.*__name__ == '__main__'"):
             await Broken.start("fake")
 
     asyncio.run(asyncio.wait_for(main(), 60))

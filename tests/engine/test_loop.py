@@ -11,10 +11,10 @@ from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from pathlib import Path
 
-import fake_engine
 import pytest
-from fake_engine import FakeEngine, solo
 
+import fake_engine
+from fake_engine import FakeEngine, solo
 from nanolens.engine.engine import Engine
 from nanolens.engine.loop import EngineLoop
 from nanolens.engine.outputs import RequestOutput

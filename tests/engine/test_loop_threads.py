@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from fake_engine import VOCAB_SIZE, FakeEngine
 
+from fake_engine import VOCAB_SIZE, FakeEngine
 from nanolens.engine.engine import Engine
 from nanolens.engine.loop import EngineLoop
 from nanolens.engine.sampling_params import SamplingParams
