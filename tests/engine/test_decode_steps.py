@@ -12,6 +12,7 @@ from nanolens.kernels.attention import AttentionMetadata, build_metadata
 from runner_host import BLOCK, MODEL, VOCAB, Host
 
 MAX_SEQS = 6
+WARM = {"temperature": 0.8}
 
 
 def metadata(block_tables: torch.Tensor, rows: torch.Tensor, context_lens: torch.Tensor) -> AttentionMetadata:
@@ -64,12 +65,12 @@ def test_tokens_are_those_of_steps_laid_out_by_the_host(own: list[dict[str, Any]
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_bad_word_is_never_completed_by_a_decode_step(ahead: bool) -> None:
-    plain = generate(False, False, [{}])[0][6:]
+    plain = generate(False, False, [WARM])[0][6:]
     change = next(i for i in range(3, 20) if plain[i] != plain[i + 1])
     words = (plain[change : change + 2], plain[change - 2 : change + 1])
-    expected = generate(False, False, [{}], words)[0][6:]
+    expected = generate(False, False, [WARM], words)[0][6:]
     assert expected != plain
-    assert generate(True, ahead, [{}], words)[0][6:] == expected
+    assert generate(True, ahead, [WARM], words)[0][6:] == expected
 
 
 def test_a_step_is_padded_to_the_next_size_and_says_so() -> None:
