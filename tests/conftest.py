@@ -100,7 +100,11 @@ def _children() -> dict[int, str]:
     """Live child processes of this one: pid -> command line. Empty where there is no /proc."""
     found = {}
     for entry in Path("/proc/self/task").glob("*/children"):
-        for pid in entry.read_text().split():
+        try:
+            pids = entry.read_text().split()
+        except OSError:
+            continue  # the thread ended meanwhile
+        for pid in pids:
             try:
                 state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from fake_core import FakeAsyncEngine
+from fake_core import HELD_BACK, FakeAsyncEngine
 from fake_engine import solo
 from nanolens.engine.async_engine import AsyncEngine
 from nanolens.engine.outputs import Delta, RequestOutput
@@ -189,6 +189,14 @@ def test_a_completion_that_pauses_can_be_streamed_on() -> None:
     paused, deltas, output = go(work)
     assert not paused.finished and paused.outputs[0].token_ids == solo([1, 2, 3], 4)
     assert paused.outputs[0].token_ids + ids_of(deltas) == output.outputs[0].token_ids == solo([1, 2, 3], 9)
+
+
+def test_text_that_a_pause_held_back_is_the_first_piece_of_the_next_turn() -> None:
+    async def work(engine: AsyncEngine) -> list[Delta]:
+        paused = await engine.complete([1, 2, 3], greedy(4, on_stop="pause"))
+        return await collect(engine.resume(paused.request_id, append=[HELD_BACK], max_tokens=2))
+
+    assert [delta.text for delta in go(work)] == ["held back", "", ""]
 
 
 def test_an_operators_pause_ends_the_turn_and_resume_gives_the_rest() -> None:

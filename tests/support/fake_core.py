@@ -13,11 +13,14 @@ from nanolens.engine.async_engine import AsyncEngine
 from nanolens.engine.build import make_recorder
 from nanolens.engine.config import EngineConfig
 from nanolens.engine.core_process import run
+from nanolens.engine.outputs import Delta
 from nanolens.engine.plan import StepPlan
 from nanolens.errors import AuditError, UnknownModel
 
 # The first token of a prompt that does this in its first step.
 EXITS, HANGS, BREAKS_AUDIT = 997, 998, 999
+# A resume with this appended gives a piece of text at once, as one does whose pause held text back.
+HELD_BACK = 996
 MODEL = "fake"  # "fake:0.05" takes 50 ms a step
 
 
@@ -35,6 +38,14 @@ class FragileEngine(FakeEngine):
         if self.is_broken:
             raise AuditError("block 7 is free and referenced")
         return found
+
+    def resume(
+        self, request_id: str, append: Any = None, max_tokens: int | None = None, index: int | None = None
+    ) -> None:
+        super().resume(request_id, append, max_tokens, index)
+        on_output = self.core.requests[request_id].on_output
+        if append == [HELD_BACK] and on_output is not None:
+            on_output(Delta(0, "held back", []))
 
     def _before(self, plan: StepPlan) -> Exception | None:
         time.sleep(self.pace_s)
