@@ -151,7 +151,11 @@ class RequestBook:
     def _tell_pause(self, request: Request, seq: Sequence, delta: Delta) -> None:
         if request.on_output is not None:
             self._call(request, request.on_output, delta)
-        if request.on_pause is not None and seq.status is SequenceStatus.PAUSED and request.at_rest:
+        if seq.status is SequenceStatus.PAUSED:
+            self._tell_rest(request)
+
+    def _tell_rest(self, request: Request) -> None:
+        if request.on_pause is not None and request.at_rest:
             self._call(request, request.on_pause, self._output(request))
 
     # Tokens
@@ -219,6 +223,7 @@ class RequestBook:
             self._call(request, request.on_output, delta)
         if reason:
             self._settle(request)
+            self._tell_rest(request)  # its siblings may all be paused already
 
     def _read_token(self, request: Request, index: int, token: int) -> tuple[str, str, int | str | None]:
         """A token's text, and why the sequence stops with it ("" if it does not): reason and stop reason."""

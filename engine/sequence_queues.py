@@ -133,10 +133,9 @@ class SequenceQueues:
 
     def continue_engine(self, num_steps: int) -> None:
         """Plan on: `num_steps` steps, or until it is paused again where that is 0."""
-        if self.paused:
+        if self.paused or num_steps != self._steps_granted:
             self._record(EngineContinued(self._clock(), self.step, num_steps))
-            self.paused = ""
-        self._steps_granted = num_steps
+        self.paused, self._steps_granted = "", num_steps
 
     def _run_resident(self, seq: Sequence) -> None:
         """Let a sequence run that has its KV on the device, with blocks for all its tokens."""
