@@ -8,16 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .engine.async_engine import AsyncEngine
     from .engine.config import EngineConfig
     from .engine.llm import LLM
     from .engine.sampling_params import SamplingParams
     from .engine.sequence import SequenceStatus
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams", "EngineConfig", "SequenceStatus", "__version__"]
+__all__ = ["LLM", "AsyncEngine", "SamplingParams", "EngineConfig", "SequenceStatus", "__version__"]
 
 _HOME = {
     "LLM": ".engine.llm",
+    "AsyncEngine": ".engine.async_engine",
     "SamplingParams": ".engine.sampling_params",
     "EngineConfig": ".engine.config",
     "SequenceStatus": ".engine.sequence",

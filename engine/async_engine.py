@@ -187,7 +187,10 @@ class AsyncEngine:
         return await self._running().call(m.Breakpoints(), dict[int, str])
 
     async def ping(self) -> float:
-        """Seconds since the engine's loop last turned: more than the longest step can take means that a step hangs."""
+        """Seconds since the engine's loop last turned: more than the longest step can take means that a step hangs.
+
+        A process that is stopped (SIGSTOP) gives no answer at all: set a limit with `asyncio.wait_for`.
+        """
         return await self._running().call(m.Ping(), float)
 
     async def close(self, timeout: float = 30.0) -> None:

@@ -94,8 +94,8 @@ class CoreLink:
             logger.exception("the engine process %d is killed, for its messages can't be taken", self.pid)
             self._process.kill()
         how = self._wait()
-        self._outbox.close()
-        self._connection.close()
+        if self._outbox.close(LOOK_S):  # it can only be stuck where a copy of the other end outlives the process
+            self._connection.close()
         atexit.unregister(self._at_exit)
         self.ended.set()
         self._on_end(self._last_words or f"the engine process {self.pid} {how}")

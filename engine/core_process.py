@@ -1,6 +1,6 @@
 """The program of an engine's process: an engine in its loop, commands from the parent's pipe, outputs back into it.
 
-It ends in order when it is told to, on SIGTERM, and when the parent is gone.
+It ends in order when it is told to, on SIGTERM and SIGHUP, and when the parent is gone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
+from types import FrameType
 from typing import Any
 
 from ..errors import InvalidRequest, NanolensError, NotPaused
@@ -101,7 +102,10 @@ class CoreServer:
         self._deltas: list[tuple[int, Delta]] = []
         self._ends: list[tuple[int, Any]] = []
         self._wake_in, self._wake_out = os.pipe()
-        signal.signal(signal.SIGTERM, lambda number, frame: self._wake())
+        self._signal = ""  # the one that asked for an end
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                signal.signal(number, self._on_signal)
         outbox.put(encode(Ready(engine.core.started)))
         self._loop = EngineLoop(engine, on_turn=self._flush)
         self._loop.ended.add_done_callback(lambda ended: self._wake())
@@ -117,6 +121,10 @@ class CoreServer:
             os._exit(1)  # a thread that hangs in a device's driver can hang the interpreter's end too
         return code
 
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signal = signal.Signals(number).name
+        self._wake()
+
     def _wake(self) -> None:
         os.write(self._wake_out, b"!")
 
@@ -128,7 +136,7 @@ class CoreServer:
             if self._wake_in in ready:
                 if self._loop.ended.done():
                     return self._loop.ended.result(), 1
-                return f"the engine process {os.getpid()} was ended by SIGTERM", 0
+                return f"the engine process {os.getpid()} was ended by {self._signal}", 0
             if not ready:
                 if os.getppid() != parent:
                     return "the parent is gone", 0

@@ -76,7 +76,8 @@ class EngineLoop:
 
         Returns:
             A future of its result or its exception; EngineDead, with the cause, where the loop ended before it was
-            run. A future that is cancelled before its turn is skipped. The future's callbacks run in the loop's thread.
+            run. A future that is cancelled before its turn is skipped. The future's callbacks run in the loop's thread;
+            nothing there may wait for a future of this loop.
         """
         future: Future[T] = Future()
         self._queue.put((function, future))

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 _BUILTIN = (TypeError, ValueError, LookupError, OSError, ImportError, MemoryError, NotImplementedError, RuntimeError)
 _KINDS: dict[str, type[Exception]] = {kind.__name__: kind for kind in _BUILTIN} | {
-    name: kind
-    for name, kind in vars(errors).items()
-    if isinstance(kind, type) and issubclass(kind, NanolensError)
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, NanolensError)
 }
 _UNPACKABLE = (TypeError, ValueError, OverflowError)  # what msgpack has no form for
 _FIELD = re.compile(r" - at `\$\.(\w+)")

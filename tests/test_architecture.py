@@ -30,6 +30,7 @@ FLOORS: dict[str, set[str]] = {
 }
 TORCH_FREE = [
     "nanolens",
+    "nanolens.engine.async_engine",
     "nanolens.engine.block_manager",
     "nanolens.engine.scheduler",
     "nanolens.inspector.trace_cli",

@@ -177,14 +177,15 @@ def test_a_step_that_hangs_is_seen_by_ping_and_close_kills_it(caplog: pytest.Log
     assert "did not end within 0.2 s" in caplog.text and "SIGKILL" in str(dead)
 
 
-def test_sigterm_ends_it_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_in_order(number: signal.Signals, tmp_path: Path) -> None:
     async def main() -> list[str | None]:
         engine = await FakeAsyncEngine.start("fake:0.01", journal=str(tmp_path))
         turn = engine.generate([1, 2, 3], LONG)
         await anext(turn)
-        os.kill(engine.pid, signal.SIGTERM)
+        os.kill(engine.pid, number)
         reasons = [delta.finish_reason async for delta in turn]
-        with pytest.raises(EngineDead, match=f"the engine process {engine.pid} was ended by SIGTERM"):
+        with pytest.raises(EngineDead, match=f"the engine process {engine.pid} was ended by {number.name}"):
             while True:
                 await engine.ping()
         await engine.close()
