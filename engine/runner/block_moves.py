@@ -36,7 +36,9 @@ class BlockMoves:
             self.ns_per_block = self._swap.ns_per_block
 
     def start(self, plan: StepPlan) -> None:
-        """Start a plan's moves, then copy its blocks. On a GPU the host rarely waits, see `SwapSpace`.
+        """Start a plan's moves, then copy its blocks; call `go` when the step is launched.
+
+        The host rarely waits, see `SwapSpace`.
 
         Raises:
             RuntimeError: the plan has moves, but there is no swap space.
@@ -48,6 +50,11 @@ class BlockMoves:
             self._swap.settle(self._touched(plan))
         if plan.copies:
             self._transfers.copy(plan.copies)
+
+    def go(self) -> None:
+        """Let the worker of the swap space begin."""
+        if self._swap is not None:
+            self._swap.go()
 
     def settle(self, blocks: Iterable[int]) -> None:
         """Wait until no move is filling any of these blocks."""

@@ -134,16 +134,12 @@ class ModelRunner:
         for row in self._batch.release(plan.released):
             self._release(row)
         self._moves.start(plan)
-        faults.reach("launch")
-        if not plan.sequences:
-            return None
-        rows, admitted, _ = self._batch.update(plan)
         try:
-            with out_of_device_memory(self.device, f"a step of {plan.num_tokens} tokens"):
-                return self._launch(plan, rows, admitted)
-        except BaseException:
-            self.forget([plan.sequences[index].seq_id for index in admitted])
-            raise
+            faults.reach("launch")
+            return self._launch_step(plan) if plan.sequences else None
+        finally:
+            if plan.moves:
+                self._moves.go()
 
     @torch.inference_mode()
     def collect(self, handle: LaunchedStep | None) -> StepResult:
@@ -188,7 +184,17 @@ class ModelRunner:
                 torch.cuda.synchronize(self.device)
                 torch.cuda.empty_cache()
 
-    def _launch(self, plan: StepPlan, rows: list[int], admitted: list[int]) -> LaunchedStep:
+    def _launch_step(self, plan: StepPlan) -> LaunchedStep:
+        """Start a step's computation, or forget what it brought in."""
+        rows, admitted, _ = self._batch.update(plan)
+        try:
+            with out_of_device_memory(self.device, f"a step of {plan.num_tokens} tokens"):
+                return self._launch_rows(plan, rows, admitted)
+        except BaseException:
+            self.forget([plan.sequences[index].seq_id for index in admitted])
+            raise
+
+    def _launch_rows(self, plan: StepPlan, rows: list[int], admitted: list[int]) -> LaunchedStep:
         readback = Readback(self.device)
         for index in admitted:
             self._admit(rows[index], plan.sequences[index])

@@ -20,7 +20,7 @@ from ..request_book import describe
 from .swap_slots import SwapSlots
 from .swap_transfers import Mark, Transfers, staging_rows
 
-MEASURED_BLOCKS = 8  # moved out and in to learn what a block's move costs
+MEASURED_BLOCKS = 32  # moved out and in to learn what a block's move costs
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class SwapSpace:
             raise
 
     def launch(self, moves: Iterable[BlockMove]) -> None:
-        """Start moves. What goes wrong with one is in its result."""
+        """Begin moves; `go` wakes the worker for them. What goes wrong with one is in its result."""
         for move in moves:
             if move.kind == "out":
                 self.settle(move.sources)
@@ -100,6 +100,11 @@ class SwapSpace:
             if move.kind == "in":
                 self._landing[move.move] = move.targets
             self._hand_over(_Part(move, move.sources, move.targets, True, self._transfers.mark()))
+
+    def go(self) -> None:
+        """Wake the worker. Best done when the step is launched: the two threads hinder each other in Python."""
+        with self._changed:
+            self._changed.notify_all()
 
     def settle(self, blocks: Iterable[int]) -> None:
         """Wait until no move is filling any of these blocks, before somebody else writes them.
@@ -162,6 +167,7 @@ class SwapSpace:
         """Take up to `wanted` neighbouring rows of staging; waits until one is free. (first, count)"""
         size = self._transfers.num_rows
         with self._changed:
+            self._changed.notify_all()
             self._changed.wait_for(lambda: self._rows_taken - self._rows_freed < size)
             first = self._rows_taken % size
             count = min(wanted, size - first, size - (self._rows_taken - self._rows_freed))
@@ -174,10 +180,10 @@ class SwapSpace:
             return
         with self._changed:
             self._parts.append(part)
-            self._changed.notify_all()
 
     def _wait(self) -> None:
         with self._changed:
+            self._changed.notify_all()
             self._changed.wait_for(lambda: self._num_done == self._num_launched or self._closing)
 
     def _work(self) -> None:
