@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 
 from ...kernels.logprobs import Logprobs, token_logprobs
-from ..plan import TokenLogprobs
+from ..plan import StepPlan, TokenLogprobs
+from .input_batch import StepArrays
 
 SLICE_ELEMENTS = 1 << 24  # logits held at once while a prompt's are computed: 64 MiB in float32
 
@@ -33,6 +34,30 @@ def prompt_token_logprobs(
         token_logprobs(logits_of(hidden[start : start + rows]).float(), targets[start : start + rows], num_top)
         for start in range(0, len(targets), rows)
     ]
+
+
+def prompt_targets(
+    plan: StepPlan, rows: list[int], tops: dict[int, int], arrays: StepArrays
+) -> list[tuple[int, list[int], int, int]]:
+    """Which prompt tokens a step tells of: of each chunk that asks, those at positions start + 1 to start + count.
+
+    Args:
+        plan: the step.
+        rows: of the running batch, of each planned sequence.
+        tops: row -> alternatives asked for.
+        arrays: the step, laid out.
+
+    Returns:
+        For each chunk: plan index, tokens, alternatives, and the token of the step whose state gives the first of them
+        (the token at p comes from p - 1).
+    """
+    found = []
+    for place, index in enumerate(arrays.order):
+        seq, start, num_top = plan.sequences[index], plan.starts[index], tops.get(rows[index])
+        end = min(start + 1 + plan.counts[index], seq.num_prompt_tokens)
+        if num_top is not None and start + 1 < end:
+            found.append((index, seq.token_ids[start + 1 : end], num_top, arrays.query_start[place]))
+    return found
 
 
 def on_host(values: Logprobs, token_ids: list[int], num_top: list[int]) -> list[TokenLogprobs]:

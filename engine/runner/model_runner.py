@@ -19,14 +19,14 @@ from ...models.batch import ForwardBatch
 from ...models.config import ModelConfig
 from .. import faults
 from ..config import EngineConfig
-from ..plan import StepPlan, StepResult
+from ..plan import MoveResult, StepPlan, StepResult
 from ..sequence import Sequence
 from . import kv_cache
 from .block_moves import BlockMoves
 from .decode_steps import DecodeModel, DecodeSteps, DeviceRows, graph_sizes
 from .input_batch import InputBatch, SampleRows, StepArrays
 from .launched import LaunchedStep
-from .logprobs import prompt_token_logprobs
+from .logprobs import prompt_targets, prompt_token_logprobs
 from .memory_errors import out_of_device_memory
 from .readback import Readback
 from .sampler import Sampler
@@ -158,6 +158,10 @@ class ModelRunner:
             self._cleanse(int(handle.samples.rows[i]), int(handle.samples.positions[i]))
         result.moved = self._moves.finished()
         return result
+
+    def finish_moves(self) -> list[MoveResult]:
+        """Wait for all moves launched so far; those that no result has told of yet."""
+        return self._moves.wait()
 
     def is_sound(self) -> bool:
         """Whether the device still computes."""
@@ -293,15 +297,8 @@ class ModelRunner:
     def _prompt_logprobs(
         self, plan: StepPlan, rows: list[int], arrays: StepArrays, hidden: torch.Tensor, readback: Readback
     ) -> list[tuple[int, list[int], int, list[Logprobs]]]:
-        """Of each chunk that asks: the prompt positions start + 1 to start + count. The token at p comes from p - 1."""
         found = []
-        for place, index in enumerate(arrays.order):
-            seq, start, num_top = plan.sequences[index], plan.starts[index], self._prompt_tops.get(rows[index])
-            end = min(start + 1 + plan.counts[index], seq.num_prompt_tokens)
-            if num_top is None or start + 1 >= end:
-                continue
-            targets = seq.token_ids[start + 1 : end]
-            first = arrays.query_start[place]
+        for index, targets, num_top, first in prompt_targets(plan, rows, self._prompt_tops, arrays):
             (ids,) = self._staging.send(np.array(targets, dtype=np.int64))
             states = hidden[first : first + len(targets)]
             parts = prompt_token_logprobs(self._model.logits, states, ids, num_top, self.vocab_size)

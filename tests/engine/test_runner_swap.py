@@ -108,7 +108,10 @@ def test_results_come_in_order_and_once(swapping: Callable[..., Host]) -> None:
     done = host.step().moved
     assert [(result.move, result.error) for result in done] == [(1, ""), (2, "")]
     assert all(result.duration_ns > 0 for result in done)
-    assert host.step().moved == []
+    assert host.step().moved == host.runner.finish_moves() == []
+    launched = host.launch((seq, 1), moves=[host.move("in", [-1], [3])])
+    assert [result.move for result in host.runner.finish_moves()] == [3]
+    assert host.collect(launched).moved == []
 
 
 @pytest.mark.parametrize("disk", [0, DISK])
