@@ -2,7 +2,7 @@
 # What is measured on a GPU machine, one step after the other, each under its own limit; logs go to $OUT.
 # Usage, from the repository's root, where nanolens can be imported: benchmarks/gpu/session.sh STEP...
 # Steps: smoke, reference, eager, no_overlap, flash, pair, single, prefill, kernels, profile, prefill_profile, steps,
-# engine_tests, kernel_tests, memcheck, torch_profile, sampling_sweep, decode_sweep, few_rows_sweep, prefill_sweep.
+# engine_tests, kernel_tests, swap_tests, conversations, memcheck, torch_profile, sampling_sweep, decode_sweep, few_rows_sweep, prefill_sweep.
 set -u
 : "${OUT:=/tmp}"
 bench() { python3 -P -m nanolens.benchmarks.cli "$@"; }
@@ -22,7 +22,7 @@ step() {
     kernels) bench kernels ;;
 
     memcheck) # every 25th test of our kernels (flash-attn 2.8.3 itself writes past an allocation in its combine kernel), each allocation on its own so that no access hides in a neighbour's memory
-      python3 -P -m pytest -q --collect-only -p no:cacheprovider tests/gpu --ignore tests/gpu/test_engine_gpu.py --ignore tests/gpu/test_flash_attention_gpu.py |
+      python3 -P -m pytest -q --collect-only -p no:cacheprovider tests/gpu --ignore tests/gpu/test_engine_gpu.py --ignore tests/gpu/test_flash_attention_gpu.py --ignore tests/gpu/test_swap_gpu.py |
         grep :: | awk 'NR % 25 == 1' >/tmp/ids
       mapfile -t ids </tmp/ids
       PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 1 \
@@ -31,7 +31,9 @@ step() {
     prefill_profile) python3 -P -m nanolens.benchmarks.step_profile --prefill --batch 16 --context 512 ;;
     steps) rm -rf /tmp/j; bench offline --journal /tmp/j >/dev/null; python3 -P -m nanolens.benchmarks.step_times /tmp/j >/tmp/steps.txt; sed -n 5,30p /tmp/steps.txt; tail -n 1 /tmp/steps.txt ;;
     engine_tests) python3 -P -m pytest -q -n 6 -p no:cacheprovider tests/gpu/test_engine_gpu.py ;;
-    kernel_tests) python3 -P -m pytest -q -n 10 --maxfail 30 -p no:cacheprovider tests/gpu --ignore tests/gpu/test_engine_gpu.py ;;
+    kernel_tests) python3 -P -m pytest -q -n 10 --maxfail 30 -p no:cacheprovider tests/gpu --ignore tests/gpu/test_engine_gpu.py --ignore tests/gpu/test_swap_gpu.py ;;
+    swap_tests) python3 -P -m pytest -q -p no:cacheprovider tests/gpu/test_swap_gpu.py ;;
+    conversations) bench conversations --model dummy:qwen3-0.6b --runs 3 --json "$OUT/conversations.json" && bench conversations --model dummy:qwen3-0.6b --runs 3 --first-len 2048 --next-len 256 --output-len 128 --json "$OUT/conversations_long.json" ;;
     decode_sweep) python3 -P -m nanolens.benchmarks.decode_attention_sweep ;;
     few_rows_sweep) python3 -P -m nanolens.benchmarks.few_rows_sweep ;;
     prefill_sweep) python3 -P -m nanolens.benchmarks.prefill_attention_sweep ;;
