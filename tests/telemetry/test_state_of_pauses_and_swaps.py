@@ -84,7 +84,10 @@ class Driver:
             return
         rng = self.rng
         prompt = [1, 2, 3, 4, 5, 6, 7, 8][: 4 * rng.randrange(3)] + [20 + rng.randrange(5)] * rng.randint(1, 6)
-        self.engine.add(prompt, rng.randint(4, 18), n=rng.choice([1, 1, 1, 2, 3]), priority=rng.randrange(3))
+        self.engine.add(
+            prompt, rng.randint(4, 18), n=rng.choice([1, 1, 1, 2, 3]), priority=rng.randrange(3),
+            on_stop=rng.choice(["finish", "pause"]), pause_after_prefill=rng.random() < 0.1,
+        )  # fmt: skip
 
     def pause(self) -> None:
         if live := self.live(SequenceStatus.RUNNING, SequenceStatus.WAITING):
@@ -110,10 +113,10 @@ class Driver:
             self.engine.abort(self.rng.choice(list(self.core.requests)))
 
     def engine_pause(self) -> None:
-        if self.core.scheduler.paused:
+        if self.core.scheduler.paused or self.rng.random() < 0.5:
             self.core.continue_engine(self.rng.choice([0, 1, 3]))
-        elif self.rng.random() < 0.2:
-            self.core.pause_engine("operator")
+        if self.rng.random() < 0.2:
+            self.core.pause_engine(self.rng.choice(["operator", "someone else"]))
 
     def step(self) -> None:
         self.engine.runner.move_delay = self.rng.choice([0, 0, 1, 2])
@@ -121,8 +124,6 @@ class Driver:
 
     def drain(self) -> None:
         """Let all that lives end."""
-        if not self.core.scheduler.paused:
-            self.core.pause_engine("operator")
         self.core.continue_engine(0)
         while self.core.requests:
             self.core.finish(self.live(SequenceStatus.PAUSED))
