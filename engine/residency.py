@@ -203,6 +203,10 @@ class Residency:
             elif not result.error and move.kind != "down":
                 self.swap_ns_per_block = _smoothed(self.swap_ns_per_block, result.duration_ns / len(move.sources))
 
+    def failed(self, moves: list[int], error: str, step: int) -> None:
+        """Moves have failed, as far as they are under way still."""
+        self.finished([MoveResult(move, 0, 0, error) for move in moves], step)
+
     def measure_prefill(self, ns_per_token: float) -> None:
         """Note what a token of a step with prefill cost."""
         self.prefill_ns_per_token = _smoothed(self.prefill_ns_per_token, ns_per_token)

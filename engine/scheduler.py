@@ -147,9 +147,16 @@ class Scheduler(SequenceQueues):
             ]  # fmt: skip
             if not victims or self._why_pass(head, plan) or not self._would_fit(head, victims):
                 break
-            if len(self.running) < self._max_num_seqs and self._fits(head):
-                break  # admitted in its turn
-            reason = "sequence_cap" if len(self.running) >= self._max_num_seqs else "no_blocks"
+            full = len(self.running) >= self._max_num_seqs
+            if self._fits(head):
+                if not full:
+                    break  # admitted in its turn
+                if not head.is_resident:
+                    # Its KV comes back first: the slot stays in use until it is here.
+                    if not self._begin_return(head, self._reserve) or not head.is_resident:
+                        break
+                    continue
+            reason = "sequence_cap" if full else "no_blocks"
             for victim in victims:
                 self._preempt(victim, head, "priority")
                 lost = reason
@@ -192,7 +199,7 @@ class Scheduler(SequenceQueues):
         """Admit a waiting sequence, or begin to bring its KV back to the device; False where blocks are short."""
         blocks, reserve = self.blocks, self._reserve if self.running else 0
         if not seq.is_resident:
-            if not self.residency.bring_back(seq, self.step, lambda: self._parked(seq), reserve):
+            if not self._begin_return(seq, reserve):
                 return False
             if not seq.is_resident:
                 return True
@@ -217,6 +224,10 @@ class Scheduler(SequenceQueues):
             plan.copies.append(pair)
         return True
 
+    def _begin_return(self, seq: Sequence, reserve: int) -> bool:
+        """Begin to bring a waiting sequence's KV back to the device; False where blocks are short."""
+        return self.residency.bring_back(seq, self.step, lambda: self._parked(seq), reserve)
+
     def _parked(self, but: Sequence) -> Iterator[Sequence]:
         """The waiting sequences behind one that may have to give up blocks for it, the last first."""
         for seq in reversed(self.waiting):
@@ -226,7 +237,8 @@ class Scheduler(SequenceQueues):
 
     def _lost_place(self, reason: str) -> tuple[Sequence | None, str]:
         """The wait of a step that preempted: it admits nothing, or what it freed would be taken again at once."""
-        return (self.waiting[0], reason) if self.waiting else (None, "")
+        head = self.waiting[0] if self.waiting else None
+        return head, "swap_in" if head and head.move_in else reason
 
     def _add_chunk(self, plan: StepPlan, seq: Sequence, budget: int) -> int:
         start = seq.num_computed_tokens

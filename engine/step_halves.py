@@ -1,4 +1,4 @@
-"""A step that did not fit into memory: cut in two, launched in parts, and its results put together."""
+"""A step that did not fit into memory: cut in two, computed in parts, and its results put together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from .plan import Runner, StepPlan, StepResult
-from .sequence_queues import InFlight
 
 
 def halves(plan: StepPlan) -> list[StepPlan]:
@@ -36,26 +35,22 @@ def without_void(plan: StepPlan) -> StepPlan:
     )  # fmt: skip
 
 
-def launch_parts(
-    runner: Runner, parts: list[StepPlan], fail: Callable[[StepPlan, BaseException], None]
-) -> list[InFlight]:
-    """Launch the parts of a plan, without what has ended meanwhile; `fail` is told of one that can't be."""
-    launched = []
+def run_parts(
+    runner: Runner, plan: StepPlan, parts: list[StepPlan], fail: Callable[[StepPlan, BaseException], None]
+) -> StepResult:
+    """Launch and read the parts of a plan one by one, without what has ended meanwhile; their results as the plan's.
+
+    `fail` is told of a part that can't be computed.
+    """
+    results = []
     for part in map(without_void, parts):  # lazily: a part that fails may end sequences of the next one, or the engine
         if not part.sequences:
             continue
         try:
-            launched.append(InFlight(part, runner.launch(part), 0))
+            results.append((part, runner.collect(runner.launch(part))))
         except Exception as error:
             fail(part, error)
-    return launched
-
-
-def collect(runner: Runner, flight: InFlight) -> StepResult:
-    """What a launched step gave, in parts or whole."""
-    if not isinstance(flight.handle, list):
-        return runner.collect(flight.handle)
-    return join_results(flight.plan, [(part.plan, runner.collect(part.handle)) for part in flight.handle])
+    return join_results(plan, results)
 
 
 def join_results(plan: StepPlan, parts: list[tuple[StepPlan, StepResult]]) -> StepResult:

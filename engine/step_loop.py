@@ -11,7 +11,6 @@ from ..errors import EngineDead, OutOfDeviceMemory
 from ..telemetry.clock import Clock, monotonic_ns
 from ..telemetry.events import (
     AnyEvent,
-    BreakpointHit,
     EngineError,
     EngineStarted,
     EngineStopped,
@@ -22,19 +21,19 @@ from ..telemetry.events import (
 )
 from ..telemetry.recorder import NullRecorder, Recorder
 from .block_manager import BlockManager
+from .breakpoint_hits import act_on_hits
 from .breakpoints import Breakpoints, Hit
 from .config import EngineConfig
 from .interrupts import HeldInterrupts
-from .plan import MoveResult, Runner, StepPlan
+from .plan import Runner, StepPlan, StepResult
 from .request import Request
 from .request_book import RequestBook, describe
 from .scheduler import Scheduler
 from .self_audit import audit_engine
-from .sequence import SequenceStatus
 from .sequence_queues import InFlight
 from .slot_pool import SlotPool
 from .snapshot import make_keyframe
-from .step_halves import collect, halves, launch_parts
+from .step_halves import halves, run_parts
 
 logger = logging.getLogger("nanolens.engine")
 
@@ -172,7 +171,14 @@ class StepLoop:
 
     def _finish_moves(self) -> None:
         """Wait for the moves of blocks that are under way."""
-        self.scheduler.residency.finished(self.runner.finish_moves(), self.scheduler.step)
+        residency = self.scheduler.residency
+        try:
+            ended = self.runner.finish_moves()
+        except Exception as error:  # with the device, say: the next step will tell
+            logger.error("waiting for moves of blocks failed", exc_info=error)
+            residency.failed(list(residency.under_way), describe(error), self.scheduler.step)
+        else:
+            residency.finished(ended, self.scheduler.step)
 
     def flush(self) -> None:
         """Hand what was recorded to the journal, as one frame.
@@ -183,29 +189,12 @@ class StepLoop:
             return
         self.recorder.flush(self.scheduler.step)
         if self._hits:
-            self._act_on_hits()
+            hits, self._hits = self._hits, []
+            act_on_hits(hits, self.recorder.record, self.clock, self.scheduler, self.book, self._drain)
             self.recorder.flush(self.scheduler.step)
 
     def _check(self, events: Items[AnyEvent]) -> None:
         self._hits += self.breakpoints.check(events)
-
-    def _act_on_hits(self) -> None:
-        """Record what met a breakpoint since the last flush, and pause the engine or the sequence."""
-        hits, self._hits = self._hits, []
-        for hit in hits:
-            self.recorder.record(
-                BreakpointHit(
-                    self.clock(), self.scheduler.step, hit.number, hit.predicate, hit.event, hit.seq, hit.action
-                )
-            )
-        for hit in hits:
-            if hit.action == "engine":
-                self.scheduler.pause_engine(f"breakpoint {hit.number}")
-                continue
-            self._drain()
-            seq = self.book.live_sequence(hit.seq)
-            if seq is not None and seq.status in (SequenceStatus.RUNNING, SequenceStatus.WAITING):
-                self.book.pause(seq, "breakpoint")
 
     def close(self, reason: str = "closed") -> None:
         """Abort what is left, write the last event and give back the device. A second call does nothing."""
@@ -252,37 +241,46 @@ class StepLoop:
 
     def _launch(self, plan: StepPlan) -> None:
         began = self.clock()
+        flight = InFlight(plan, None, 0)
+        self._in_flight.append(flight)
         try:
             try:
-                handle = self.runner.launch(plan)
+                flight.handle = self.runner.launch(plan)
             except OutOfDeviceMemory as error:
-                handle = self._launch_halves(plan, error)
+                flight.handle = self._run_halves(flight, error)
         except BaseException as error:
+            if self._in_flight and self._in_flight[-1] is flight:
+                self._in_flight.pop()
             self.scheduler.released[:0] = plan.released  # the runner may not have come to forget them
             self._fail(plan, error)
             return
-        if not self._closed:  # a half may have failed for good
-            self._in_flight.append(InFlight(plan, handle, self.clock() - began))
+        flight.launch_ns = self.clock() - began
 
-    def _launch_halves(self, plan: StepPlan, error: OutOfDeviceMemory) -> list[InFlight]:
-        """Launch a step that did not fit into memory in two parts, once. A part that fails takes its requests along.
+    def _run_halves(self, flight: InFlight, error: OutOfDeviceMemory) -> StepResult:
+        """Compute a step that did not fit into memory in two parts, once. A part that fails takes its requests along.
+
+        What was launched before is read first, and each part at once: nothing else takes memory beside it.
 
         Raises:
             OutOfDeviceMemory: it can't be divided.
         """
+        plan = flight.plan
         parts = halves(plan)
         if not parts:
             raise error
         logger.warning("step %d: %s; it is launched again in %d parts", plan.step, error, len(parts))
         self.recorder.record(StepRetried(self.clock(), plan.step, describe(error), len(parts)))
-        return launch_parts(self.runner, parts, self._fail)
+        while self._in_flight and self._in_flight[0] is not flight:
+            self._collect()
+        return run_parts(self.runner, plan, parts, self._fail)
 
     def _collect(self) -> None:
         flight = self._in_flight.popleft()
         plan, launch_ns = flight.plan, flight.launch_ns
         began = self.clock()
         try:
-            result = collect(self.runner, flight)
+            whole = not isinstance(flight.handle, StepResult)  # the parts of one that did not fit are read
+            result = self.runner.collect(flight.handle) if whole else flight.handle
         except BaseException as error:
             self._fail(plan, error)
             return
@@ -322,8 +320,8 @@ class StepLoop:
         self.book.fail_batch(plan, message)
         if plan.moves:
             self._finish_moves()
-            lost = [MoveResult(move.move, 0, 0, message) for move in plan.moves]
-            self.scheduler.residency.finished(lost, plan.step)  # those that were never launched
+            never_launched = [move.move for move in plan.moves]
+            self.scheduler.residency.failed(never_launched, message, plan.step)
         if not isinstance(error, Exception):
             raise error
         if not self.runner.is_sound():
