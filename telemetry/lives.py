@@ -126,11 +126,13 @@ class Lives:
     Attributes:
         lives: sequence id -> its life.
         t: time of the newest event.
+        sampled: those that the newest step.finished gave a token.
     """
 
     def __init__(self, keep_intervals: bool = False) -> None:
         self.lives: dict[int, Life] = {}
         self.t = 0
+        self.sampled: list[Life] = []
         self._keep_intervals = keep_intervals
         self._seqs: dict[str, list[int]] = {}  # sequences of each request that has not finished
         self._running: dict[int, Life] = {}
@@ -277,9 +279,8 @@ class Lives:
 
     def _step_finished(self, e: StepFinished) -> None:
         wasted = set(e.wasted)
-        for life in self._sampling.pop(e.step, ()):
-            if life.seq in wasted:
-                continue
+        self.sampled = [life for life in self._sampling.pop(e.step, ()) if life.seq not in wasted]
+        for life in self.sampled:
             if life.part == "prefill":
                 life.enter("decode", e.t)
             else:
