@@ -34,14 +34,19 @@ from .events import (
 
 Counts = dict[str, int]
 
+FINISH_REASONS = ("stop", "length", "abort", "error")
+# What was wrong with a refused request; every other field is one of its sampling parameters.
+REFUSALS = ("prompt", "prompt_too_long", "messages", "model", "request_id", "max_tokens", "params")
+PREEMPTION_CAUSES = ("no_blocks", "priority", "swap_failed")
+PREEMPTION_MODES = ("recompute", "swap")
+STEP_KINDS = ("decode", "prefill", "mixed", "moves")
+SWAP_DIRECTIONS = ("out", "in", "down")
+
 TOTAL_NAMES: tuple[str, ...] = (
     "requests_arrived",
     "prompt_tokens",  # over all sequences of a request
     "requests_refused",
-    "requests_finished_stop",
-    "requests_finished_length",
-    "requests_finished_abort",
-    "requests_finished_error",
+    *(f"requests_finished_{reason}" for reason in FINISH_REASONS),
     "cached_tokens",  # of the prompts of finished requests, at first admission
     "preemptions",
     "recomputed_tokens",  # computed tokens lost to preemption; refound_tokens of them came back from the cache
@@ -76,7 +81,24 @@ TOTAL_NAMES: tuple[str, ...] = (
     "copied_blocks",
     "steps_retried",
     "breakpoint_hits",
+    *(f"requests_refused_{reason}" for reason in REFUSALS),
+    *(f"preemptions_{cause}_{mode}" for cause in PREEMPTION_CAUSES for mode in PREEMPTION_MODES),
+    *(f"steps_{kind}" for kind in STEP_KINDS),
 )
+
+
+def refusal_of(e: RequestRefused) -> str:
+    """What was wrong with a refused request: one of REFUSALS."""
+    if e.reason == "PromptTooLong":
+        return "prompt_too_long"
+    if e.field == "prompts":
+        return "prompt"
+    return e.field if e.field in REFUSALS else "params"
+
+
+def _add(c: Counts, name: str) -> None:
+    """Count what TOTAL_NAMES may not name: a value that is newer than this reader."""
+    c[name] = c.get(name, 0) + 1
 
 
 def _arrived(c: Counts, e: RequestArrived) -> None:
@@ -86,16 +108,17 @@ def _arrived(c: Counts, e: RequestArrived) -> None:
 
 def _refused(c: Counts, e: RequestRefused) -> None:
     c["requests_refused"] += 1
+    _add(c, "requests_refused_" + refusal_of(e))
 
 
 def _finished(c: Counts, e: RequestFinished) -> None:
-    name = "requests_finished_" + e.finish_reason
-    c[name] = c.get(name, 0) + 1
+    _add(c, "requests_finished_" + e.finish_reason)
     c["cached_tokens"] += e.num_cached_tokens
 
 
 def _preempted(c: Counts, e: SequencePreempted) -> None:
     c["preemptions"] += 1
+    _add(c, f"preemptions_{e.cause}_{e.mode}")
     c["recomputed_tokens"] += e.num_tokens
 
 
@@ -165,6 +188,7 @@ def _breakpoint(c: Counts, e: BreakpointHit) -> None:
 
 def _planned(c: Counts, e: StepPlanned) -> None:
     c["steps"] += 1
+    _add(c, "steps_" + e.kind)
 
 
 def _step_finished(c: Counts, e: StepFinished) -> None:
