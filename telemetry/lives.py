@@ -6,7 +6,6 @@ Knows the meaning of events as telemetry/events.py states it. Costs O(sequences 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 from .events import (
     AnyEvent,
@@ -26,92 +25,9 @@ from .events import (
     StepFinished,
     StepPlanned,
 )
+from .life import FINAL, Life
 
-FINAL = ("FINISHED", "ERROR")
-
-
-@dataclass(slots=True)
-class Life:
-    """One sequence. Times are clock nanoseconds; 0 for what has not happened.
-
-    `queued_ns + prefill_ns + decode_ns + preempted_ns + paused_ns` is the time from `since_t` to `until_t`, exactly.
-
-    Attributes:
-        seq: its id.
-        request: the request it belongs to.
-        since_t: its arrival; the keyframe's time for one that was joined in the middle of its life.
-        until_t: its end, or the last event that concerned it.
-        status: as in its last transition.
-        reason: of its last transition.
-        num_prompt_tokens: of its prompt.
-        num_output_tokens: sampled, read and kept.
-        num_cached_tokens: of the prompt, found in the prefix cache at the first admission.
-        num_preemptions: how often it lost its place to another.
-        num_pauses: how often it entered PAUSED, since `since_t`.
-        num_blocks: blocks on the device that it holds.
-        peak_blocks: the most that it held at once, shared ones included.
-        queued_ns: WAITING, for the first admission or after a pause.
-        prefill_ns: RUNNING, from an admission to the next token read: a recomputation counts here too.
-        decode_ns: RUNNING, after that.
-        preempted_ns: WAITING after a preemption.
-        paused_ns: PAUSED.
-        first_token_t: when its first token was read.
-        last_token_t: when its newest one was.
-        intervals_ns: times between its tokens, where the projection keeps them.
-    """
-
-    seq: int
-    request: str
-    since_t: int
-    num_prompt_tokens: int
-    until_t: int = 0
-    status: str = ""
-    reason: str = ""
-    num_output_tokens: int = 0
-    num_cached_tokens: int = 0
-    num_preemptions: int = 0
-    num_pauses: int = 0
-    num_blocks: int = 0
-    peak_blocks: int = 0
-    queued_ns: int = 0
-    prefill_ns: int = 0
-    decode_ns: int = 0
-    preempted_ns: int = 0
-    paused_ns: int = 0
-    first_token_t: int = 0
-    last_token_t: int = 0
-    intervals_ns: list[int] = field(default_factory=list)
-    part: str = "queued"  # the part of its life that it is in; "" once it has ended
-    computed: int = 0  # tokens that planned steps compute
-    target: int = 0  # tokens that it had at its last admission: computed, they end the prefill
-    num_appended_tokens: int = 0  # put in by `resume`
-
-    @property
-    def lifetime_ns(self) -> int:
-        """The sum of the parts."""
-        return self.until_t - self.since_t
-
-    @property
-    def ended(self) -> bool:
-        """Whether it is FINISHED or in ERROR."""
-        return self.status in FINAL
-
-    @property
-    def decodes(self) -> bool:
-        """Whether it is RUNNING and its prefill is planned to the end."""
-        return self.status == "RUNNING" and self.computed >= self.target
-
-    def enter(self, part: str, t: int) -> None:
-        """End the current part of its life at `t` and begin another."""
-        self.advance(t)
-        self.part = part
-
-    def advance(self, t: int) -> None:
-        """Count the time up to `t` to the part that it is in."""
-        if self.part:
-            name = self.part + "_ns"
-            setattr(self, name, getattr(self, name) + t - self.until_t)
-            self.until_t = t
+__all__ = ["FINAL", "Life", "Lives"]
 
 
 class Lives:
@@ -127,12 +43,15 @@ class Lives:
         lives: sequence id -> its life.
         t: time of the newest event.
         sampled: those that the newest step.finished gave a token.
+        intervals: the times since the token before that it gave them, none across a pause: ns -> (how many, one of
+            their requests).
     """
 
     def __init__(self, keep_intervals: bool = False) -> None:
         self.lives: dict[int, Life] = {}
         self.t = 0
         self.sampled: list[Life] = []
+        self.intervals: dict[int, tuple[int, str]] = {}
         self._keep_intervals = keep_intervals
         self._seqs: dict[str, list[int]] = {}  # sequences of each request that has not finished
         self._running: dict[int, Life] = {}
@@ -173,6 +92,15 @@ class Lives:
         for life in self.lives.values():
             life.advance(max(t, life.until_t))
 
+    def lose(self) -> None:
+        """Say that events were missed: the next keyframe closes the gap."""
+        self._gap = True
+
+    def forget(self, seqs: Iterable[int]) -> None:
+        """Let go of lives that nobody will ask for."""
+        for seq in seqs:
+            self.lives.pop(seq, None)
+
     def _started(self, e: EngineStarted) -> None:
         self.lives.clear()
         self._seqs.clear()
@@ -181,7 +109,7 @@ class Lives:
         self._gap = False
 
     def _dropped(self, e: JournalDropped) -> None:
-        self._gap = True
+        self.lose()
 
     def _keyframe(self, e: Keyframe) -> None:
         if not self._gap:
@@ -223,7 +151,9 @@ class Lives:
             life.enter("prefill", e.t)
             return
         self._running.pop(e.seq, None)
-        life.num_pauses += e.new == "PAUSED"
+        if e.new == "PAUSED":
+            life.num_pauses += 1
+            life.rested = True
         if e.new == "WAITING":
             life.enter("preempted" if e.reason == "preempted" else "queued", e.t)
         else:
@@ -280,6 +210,7 @@ class Lives:
     def _step_finished(self, e: StepFinished) -> None:
         wasted = set(e.wasted)
         self.sampled = [life for life in self._sampling.pop(e.step, ()) if life.seq not in wasted]
+        intervals: dict[int, tuple[int, str]] = {}
         for life in self.sampled:
             if life.part == "prefill":
                 life.enter("decode", e.t)
@@ -287,9 +218,19 @@ class Lives:
                 life.advance(e.t)
             life.num_output_tokens += 1
             life.first_token_t = life.first_token_t or e.t
-            if self._keep_intervals and life.last_token_t:
-                life.intervals_ns.append(e.t - life.last_token_t)
-            life.last_token_t = e.t
+            interval, had_one, life.last_token_t = e.t - life.last_token_t, life.last_token_t, e.t
+            if not had_one:
+                continue
+            if self._keep_intervals:
+                life.intervals_ns.append(interval)
+            if life.rested:
+                life.rested = False
+                continue
+            life.interval_ns += interval
+            life.num_intervals += 1
+            count, request = intervals.get(interval, (0, life.request))
+            intervals[interval] = (count + 1, request)
+        self.intervals = intervals
 
 
 def _on_device(entries: list[int]) -> int:
@@ -315,3 +256,4 @@ def _take_snapshot(life: Life, s: SequenceSnapshot) -> None:
     life.peak_blocks = max(life.peak_blocks, life.num_blocks)
     life.first_token_t, life.last_token_t = s.first_token_t, s.last_token_t
     life.computed, life.target = s.num_computed_tokens, s.prefill_target
+    life.rested = s.status == "PAUSED" or (s.reason == "resumed" and s.last_token_t < s.status_t)
