@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidRequest, NotPaused, UnknownRequest
@@ -12,6 +13,8 @@ from .sequence import Sequence, SequenceStatus
 
 if TYPE_CHECKING:
     from ..models.tokenizer import AnyTokenizer
+
+MAX_STEPS = 2**31 - 1  # that a paused engine can be granted at once
 
 
 class Controls:
@@ -119,12 +122,13 @@ class Controls:
         """Plan on: this many steps, then pause again; 0: until someone pauses it.
 
         Raises:
-            InvalidRequest: num_steps is no whole number of at least 0.
+            InvalidRequest: num_steps is no whole number in range.
             EngineDead: the engine was closed.
         """
         self.core.require_open()
-        if not isinstance(num_steps, int) or isinstance(num_steps, bool) or num_steps < 0:
-            raise InvalidRequest("num_steps", f"num_steps={num_steps!r}: must be a whole number of at least 0")
+        if not isinstance(num_steps, int) or isinstance(num_steps, bool) or not 0 <= num_steps <= MAX_STEPS:
+            allowed = f"must be a whole number of at least 0 and at most {MAX_STEPS}"
+            raise InvalidRequest("num_steps", f"num_steps={reprlib.repr(num_steps)}: {allowed}")
         self.core.continue_engine(num_steps)
 
     def add_breakpoint(self, predicate: str, action: str = "engine") -> int:
@@ -147,7 +151,7 @@ class Controls:
 
     def remove_breakpoint(self, number: int) -> bool:
         """Remove a breakpoint; False when there is none of this number."""
-        return self.core.unwatch(number)
+        return type(number) is int and self.core.unwatch(number)
 
     @property
     def breakpoints(self) -> dict[int, str]:

@@ -127,9 +127,9 @@ class EngineCore(StepLoop):
         """
         if not self.recorder.on:
             raise InvalidRequest("predicate", "breakpoints look at recorded events: this engine has recording=False")
+        self.flush()  # what has happened before does not count
         number = self.breakpoints.add(predicate, action)
         if len(self.breakpoints.listed) == 1:
-            self.flush()  # what has happened before does not count
             self.recorder.subscribe(self._check)
         return number
 

@@ -229,6 +229,7 @@ class StepLoop:
     def _end(self, reason: str) -> None:
         """Write the last event and give back the device, whatever state that is in."""
         self._reading = False
+        self.recorder.unsubscribe(self._check)  # nothing pauses any more
         self.recorder.record(EngineStopped(self.clock(), reason))
         self.recorder.flush(self.scheduler.step)
         self.recorder.close()
