@@ -1,0 +1,81 @@
+"""Telemetry itself: whether the other dashboards can be trusted."""
+
+from __future__ import annotations
+
+from .dashboard import Dashboard, Row
+from .panels import BAD, GOOD, WARN, Panel, Query
+from .promql import RANGE, gauge, increase, rate, ratio, series
+
+SPANS = "nanolens_spans_total"
+LOST_EVENTS = "nanolens_journal_dropped_events_total"
+LAG = "nanolens_journal_lag_seconds"
+
+HEALTH = Row(
+    "Health",
+    (
+        Panel(
+            "stat", "Exporters scraped",
+            "Exporters that answered Prometheus' last scrape.",
+            "none", (Query(gauge("up"), "up", low=1, high=1),), steps=((None, BAD), (1, GOOD)), width=6,
+        ),
+        Panel(
+            "stat", "Journal lag",
+            "Age of the newest event when the exporter read it, the worst of all engines.",
+            "s", (Query(f"max({series(LAG)})", "lag", high=30),), steps=((None, GOOD), (5, WARN), (30, BAD)), width=6,
+        ),
+        Panel(
+            "stat", "Events lost",
+            "Events that journals lost over the time shown: the disk refused them. Counters miss what was in them.",
+            "none", (Query(increase(LOST_EVENTS), "lost", high=0),),
+            steps=((None, GOOD), (1, BAD)), width=6,
+        ),
+        Panel(
+            "stat", "Spans lost",
+            "Share of the spans recorded over the time shown that were dropped.",
+            "percentunit",
+            (Query(ratio(rate(SPANS, 'outcome="dropped"', over=RANGE), rate(SPANS, 'outcome="recorded"', over=RANGE)),
+                   "lost", high=0),),
+            steps=((None, GOOD), (0.001, WARN), (0.01, BAD)), width=6,
+        ),
+    ),
+)  # fmt: skip
+
+FLOW = Row(
+    "Flow",
+    (
+        Panel(
+            "timeseries", "Spans",
+            "Spans per second: recorded from the journal, exported, let go by the tail rules, and dropped. recorded "
+            "minus the others is what is on its way.",
+            "ops", (Query(rate(SPANS, by=("outcome",)), "{{outcome}}", high=1e6),),
+        ),
+        Panel(
+            "timeseries", "Journal read",
+            "Bytes per second of the journal that the exporter read.",
+            "Bps", (Query(rate("nanolens_journal_bytes_total"), "journal", high=1e9),),
+        ),
+        Panel(
+            "timeseries", "Events lost",
+            "Events per second that journals lost.",
+            "ops", (Query(rate(LOST_EVENTS), "lost", high=0),), steps=((None, GOOD), (1e-9, BAD)),
+        ),
+        Panel(
+            "timeseries", "Journal lag",
+            "Age of the newest event when the exporter read it. It climbs if the exporter can't keep up.",
+            "s", (Query(f"max by (instance) ({series(LAG)})", "{{instance}}", high=30),),
+        ),
+        Panel(
+            "timeseries", "Scrape time",
+            "How long Prometheus' scrapes of the exporters take.",
+            "s", (Query(f"max by (instance) ({series('scrape_duration_seconds')})", "{{instance}}", high=5),),
+        ),
+        Panel(
+            "timeseries", "Samples in a scrape",
+            "Series that an exporter gives. The labels are bounded, so it stays level.",
+            "none",
+            (Query(f"max by (instance) ({series('scrape_samples_scraped')})", "{{instance}}", low=100, high=5000),),
+        ),
+    ),
+)  # fmt: skip
+
+BOARD = Dashboard("telemetry", "Telemetry itself", "Can the other dashboards be trusted?", (HEALTH, FLOW))
