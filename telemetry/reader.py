@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -34,13 +34,14 @@ class Frame:
     """One batch of events and where it lies.
 
     `gap` is "" or says, in words, which segments were lost before this frame; it then begins with a keyframe, and
-    what was known before holds no more.
+    what was known before holds no more. `num_bytes` is its size in the file.
     """
 
     segment: int
     offset: int
     events: list[AnyEvent]
     gap: str = ""
+    num_bytes: int = 0
 
 
 class JournalReader:
@@ -143,7 +144,7 @@ class JournalReader:
                 lost_from = number + 1
                 with file:
                     for frame in self._read_segment(file, number, offset, waiting):
-                        yield Frame(number, frame.offset, frame.events, gap) if gap else frame
+                        yield replace(frame, gap=gap) if gap else frame
                         gap = ""
                         if follow and frame.events and isinstance(frame.events[-1], EngineStopped):
                             return
@@ -182,8 +183,9 @@ class JournalReader:
                 else:
                     self.torn_bytes = os.fstat(file.fileno()).st_size - at
                     return
-            yield Frame(number, at, decode_payload(payload, f"{file.name}, offset {at}"))
-            at += FRAME_HEAD.size + len(payload)
+            size = FRAME_HEAD.size + len(payload)
+            yield Frame(number, at, decode_payload(payload, f"{file.name}, offset {at}"), num_bytes=size)
+            at += size
 
     def _await_header(self, file: BinaryIO, number: int, waiting: _Waiting) -> Header | None:
         while True:
