@@ -169,16 +169,16 @@ class StepLoop:
         while self._in_flight:
             self._collect()
 
-    def _finish_moves(self) -> None:
-        """Wait for the moves of blocks that are under way."""
-        residency = self.scheduler.residency
+    def _finish_moves(self, lost: str = "the runner did not tell how it ended") -> None:
+        """Wait for the moves of blocks that are under way. Those that were launched and are not told of are `lost`."""
+        residency, step = self.scheduler.residency, self.scheduler.step
         try:
-            ended = self.runner.finish_moves()
+            residency.finished(self.runner.finish_moves(), step)
         except Exception as error:  # with the device, say: the next step will tell
             logger.error("waiting for moves of blocks failed", exc_info=error)
-            residency.failed(list(residency.under_way), describe(error), self.scheduler.step)
-        else:
-            residency.finished(ended, self.scheduler.step)
+            lost = describe(error)
+        planned = {move.move for move in residency.moves}
+        residency.failed([move for move in residency.under_way if move not in planned], lost, step)
 
     def flush(self) -> None:
         """Hand what was recorded to the journal, as one frame.
@@ -319,10 +319,8 @@ class StepLoop:
         logger.error("%s", message, exc_info=error)
         self.recorder.record(EngineError(self.clock(), plan.step, message))
         self.book.fail_batch(plan, message)
-        if plan.moves:
-            self._finish_moves()
-            never_launched = [move.move for move in plan.moves]
-            self.scheduler.residency.failed(never_launched, message, plan.step)
+        if self.scheduler.residency.under_way:
+            self._finish_moves(message)
         if not isinstance(error, Exception):
             raise error
         if not self.runner.is_sound():

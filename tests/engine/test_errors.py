@@ -668,3 +668,21 @@ def test_the_fault_point_of_decoding_ends_one_request(overlap: bool) -> None:
     with faults.armed("decode_text", second_of_three):
         engine.run()
     check(engine, names, {1: "sequence 1: decoding its text failed: ValueError: no such piece"})
+
+
+@OVERLAP
+def test_a_reading_that_loses_the_word_of_a_move_leaves_nobody_waiting(overlap: bool) -> None:
+    engine = FakeEngine(overlap=overlap, num_blocks=24, host_blocks=24, max_num_seqs=3, prefix_cache=False)
+    names = add(engine, 3)
+    steps(engine, 2)
+    engine.pause(names[0])
+    scheduler = engine.core.scheduler
+    assert scheduler.residency.vacate(engine.core.blocks.num_free + 1, scheduler.step, ())
+    steps(engine, 1)
+    engine.resume(names[0])
+    fail_collect(engine, 1)  # the reading with which the runner tells that its blocks are back
+    engine.step()
+    assert engine.seq(names[0]).status.value == "WAITING"
+    error = f"step {4 - overlap} failed: RuntimeError: it can't be read"
+    check(engine, names, {1: error, 2: error})
+    assert any(event.error for event in engine.of(SwapFinished))
