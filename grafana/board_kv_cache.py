@@ -6,6 +6,7 @@ from .board_overview import quantiles
 from .dashboard import Dashboard, Row
 from .panels import BAD, GOOD, WARN, Panel, Query
 from .promql import buckets, gauge, rate, ratio, series
+from .trace_links import EVICTING, REUSING, SWAPPED
 
 HITS, QUERIED = "nanolens_prefix_cache_hit_tokens_total", "nanolens_prefix_cache_queried_tokens_total"
 AGES = 3600.0  # seconds that a block may live or lie in a sane run
@@ -52,6 +53,7 @@ PREFIXES = Row(
             "Share of the prompt tokens looked up at first admissions that were found. Recomputation after a "
             "preemption never counts here.",
             "percentunit", (Query(ratio(rate(HITS), rate(QUERIED)), "hits", high=1),), highest=1,
+            traces=REUSING,
         ),
         Panel(
             "timeseries", "Tokens looked up and missed",
@@ -74,6 +76,7 @@ PREFIXES = Row(
                 Query(rate("nanolens_block_shares_total"), "shared", high=BLOCKS_MAX),
                 Query(rate("nanolens_block_evictions_total"), "evicted", high=BLOCKS_MAX),
             ),
+            traces=EVICTING,
         ),
         Panel(
             "timeseries", "Lifetime of blocks",
@@ -85,6 +88,7 @@ PREFIXES = Row(
             "How long cached content lay unused before it was lost. Compare with the gap between uses: if eviction "
             "comes sooner, more blocks would give hits.",
             "s", quantiles("nanolens_block_idle_before_eviction_seconds", AGES, exemplars=False),
+            traces=EVICTING,
         ),
         Panel(
             "timeseries", "Gap between uses",
@@ -121,13 +125,13 @@ SWAP = Row(
             "Blocks per second out of the device, in to it, and down from host memory to the file.",
             "ops",
             (Query(rate("nanolens_swapped_blocks_total", by=("direction",)), "{{direction}}", high=BLOCKS_MAX),),
-            traces='{ name = "swap" }',
+            traces=SWAPPED,
         ),
         Panel(
             "timeseries", "Moves that failed",
             "Moves per second that failed: the KV is dropped and computed again. Look at the disk and its free space.",
             "ops", (Query(rate("nanolens_swap_failures_total"), "failed", high=1e4),),
-            steps=((None, GOOD), (1e-9, BAD)), traces='{ name = "swap" }',
+            steps=((None, GOOD), (1e-9, BAD)), traces=SWAPPED,
         ),
     ),
 )  # fmt: skip

@@ -5,8 +5,9 @@ from __future__ import annotations
 from .dashboard import ENGINE_INFO, Dashboard, Row
 from .panels import BAD, GOOD, WARN, Panel, Query
 from .promql import RANGE, gauge, quantile, rate, ratio, series, share_within, total
+from .trace_links import FAILED, LATE_FIRST, LATE_NEXT, QUEUED, REUSING
 
-FAILED = 'finish_reason="error"'
+ERRORS = 'finish_reason="error"'
 TTFT = "nanolens_time_to_first_token_seconds"
 ITL = "nanolens_inter_token_seconds"
 REQUEST = "nanolens_request_seconds"
@@ -45,7 +46,7 @@ NOW = Row(
             "stat", "Oldest wait",
             "How long the sequence that has waited the longest has been waiting.",
             "s", (Query(f"max({series('nanolens_oldest_wait_seconds')})", "oldest", high=60),),
-            steps=((None, GOOD), (5, WARN), (30, BAD)), width=4,
+            traces=QUEUED, steps=((None, GOOD), (5, WARN), (30, BAD)), width=4,
         ),
         Panel(
             "stat", "KV in use",
@@ -76,14 +77,14 @@ OBJECTIVES = Row(
             "Share of requests whose first token came within the chosen TTFT objective, counted from arrival. Empty "
             "if the exporter's buckets have no such bound.",
             "percentunit", (Query(share_within(TTFT, "$ttft_slo", over=RANGE), "in time", high=1),),
-            traces='{ name = "queue" }', steps=SHARE_STEPS, highest=1, width=6,
+            traces=LATE_FIRST, steps=SHARE_STEPS, highest=1, width=6,
         ),
         Panel(
             "stat", "Tokens in time",
             "Share of the gaps between two tokens of a sequence within the chosen ITL objective. Empty if the "
             "exporter's buckets have no such bound.",
             "percentunit", (Query(share_within(ITL, "$itl_slo", over=RANGE), "in time", high=1),),
-            steps=SHARE_STEPS, highest=1, width=6,
+            traces=LATE_NEXT, steps=SHARE_STEPS, highest=1, width=6,
         ),
         Panel(
             "stat", "Requests without an error",
@@ -91,12 +92,12 @@ OBJECTIVES = Row(
             "percentunit",
             (
                 Query(
-                    "1 - " + ratio(rate("nanolens_requests_total", FAILED, over=RANGE),
+                    "1 - " + ratio(rate("nanolens_requests_total", ERRORS, over=RANGE),
                                    rate("nanolens_requests_total", over=RANGE)),
                     "without an error", high=1,
                 ),
             ),
-            traces="{ status = error }", steps=SHARE_STEPS, highest=1, width=6,
+            traces=FAILED, steps=SHARE_STEPS, highest=1, width=6,
         ),
         Panel(
             "stat", "Cached prompt tokens",
@@ -109,7 +110,7 @@ OBJECTIVES = Row(
                     "cached", high=1,
                 ),
             ),
-            highest=1, width=6,
+            traces=REUSING, highest=1, width=6,
         ),
     ),
 )  # fmt: skip
@@ -132,7 +133,7 @@ RED = Row(
             "Requests per second that were turned away before any state changed, by the kind of refusal. A client "
             "that is wrong shows here.",
             "reqps", (Query(rate("nanolens_refused_requests_total", by=("reason",)), "{{reason}}", high=1e4),),
-            traces="{ status = error }", stack=True,
+            traces=FAILED, stack=True,
         ),
         Panel(
             "timeseries", "Error ratio",
@@ -140,21 +141,21 @@ RED = Row(
             "percentunit",
             (
                 Query(
-                    ratio(rate("nanolens_requests_total", FAILED), rate("nanolens_requests_total")), "errors", high=1
+                    ratio(rate("nanolens_requests_total", ERRORS), rate("nanolens_requests_total")), "errors", high=1
                 ),
             ),
-            traces="{ status = error }", steps=((None, GOOD), (0.01, BAD)),
+            traces=FAILED, steps=((None, GOOD), (0.01, BAD)),
         ),
         Panel(
             "timeseries", "Time to first token",
             "From a request's arrival to its first token, counted once, also when it was preempted in between. "
             "Diamonds are exemplars: each leads to its trace.",
-            "s", quantiles(TTFT),
+            "s", quantiles(TTFT), traces=LATE_FIRST,
         ),
         Panel(
             "timeseries", "Time between tokens",
             "Gaps between two tokens of a sequence. A preemption shows as one long gap; a pause does not count.",
-            "s", quantiles(ITL),
+            "s", quantiles(ITL), traces=LATE_NEXT,
         ),
         Panel(
             "timeseries", "Request duration",

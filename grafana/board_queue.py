@@ -6,6 +6,7 @@ from .board_overview import quantiles
 from .dashboard import Dashboard, Row
 from .panels import BAD, GOOD, WARN, Panel, Query
 from .promql import buckets, gauge, mean, quantile, rate, series
+from .trace_links import PAUSED, PREEMPTED, QUEUED
 
 QUEUE = "nanolens_queue_seconds"
 
@@ -38,7 +39,7 @@ SEQUENCES = Row(
                 Query(rate("nanolens_pauses_total"), "paused", high=1e4),
                 Query(rate("nanolens_resumes_total"), "resumed", high=1e4),
             ),
-            width=18,
+            traces=PAUSED, width=18,
         ),
     ),
 )  # fmt: skip
@@ -50,24 +51,25 @@ WAITS = Row(
             "timeseries", "Oldest wait",
             "How long the one that has waited the longest has been waiting, for each engine.",
             "s", (Query(f"max by (instance) ({series('nanolens_oldest_wait_seconds')})", "{{instance}}", high=60),),
-            steps=((None, GOOD), (5, WARN), (30, BAD)),
+            traces=QUEUED, steps=((None, GOOD), (5, WARN), (30, BAD)),
         ),
         Panel(
             "timeseries", "Time in the queue",
             "How long requests waited, for their first admission or after a pause. Waiting after a preemption is on "
             "the board for preemptions.",
-            "s", quantiles(QUEUE),
+            "s", quantiles(QUEUE), traces=QUEUED,
         ),
         Panel(
             "heatmap", "Time in the queue, all of it",
             "Ended requests per second by how long they had waited. A band that climbs is a queue that grows; two "
             "bands are two kinds of requests.",
-            "s", (Query(buckets(QUEUE), "{{le}}", high=1e5, exemplars=True),),
+            "s", (Query(buckets(QUEUE), "{{le}}", high=1e5, exemplars=True),), traces=QUEUED,
         ),
         Panel(
             "timeseries", "Preempted and waiting again",
             "Sequences that had run, lost their place and wait to be readmitted.",
             "none", (Query(gauge("nanolens_preempted_waiting_sequences"), "preempted", high=1e4),),
+            traces=PREEMPTED,
         ),
         Panel(
             "timeseries", "Where a request's time goes",

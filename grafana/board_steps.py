@@ -5,6 +5,7 @@ from __future__ import annotations
 from .dashboard import Dashboard, Row
 from .panels import BAD, GOOD, WARN, Panel, Query
 from .promql import buckets, mean, quantile, rate, ratio, series
+from .trace_links import FAILED
 
 STEP, HOST, BATCH = "nanolens_step_seconds", "nanolens_step_host_seconds", "nanolens_batch_tokens"
 LAST = "nanolens_last_step_timestamp_seconds"
@@ -103,7 +104,7 @@ WORK = Row(
                 Query(rate("nanolens_step_retries_total"), "steps retried", high=1e4),
                 Query(rate("nanolens_callback_failures_total"), "callbacks failed", high=1e4),
             ),
-            traces="{ status = error }", steps=((None, GOOD), (1e-9, BAD)), width=24,
+            traces=FAILED, steps=((None, GOOD), (1e-9, BAD)), width=24,
         ),
     ),
 )  # fmt: skip

@@ -45,7 +45,7 @@ class Panel:
         description: what that means, and what to look for.
         unit: Grafana's id of the unit of its values.
         queries: what it draws.
-        traces: TraceQL for the traces that a click on a point leads to.
+        traces: TraceQL condition for the traces that a click on a point leads to; "": all of that time.
         steps: thresholds, from the lowest: (value or None for the base, colour).
         stack: whether series add up.
         highest: the axis ends here; None: where the data does.
@@ -60,7 +60,7 @@ class Panel:
     description: str
     unit: str
     queries: tuple[Query, ...]
-    traces: str = "{}"
+    traces: str = ""
     steps: Steps = ()
     stack: bool = False
     highest: float | None = None
