@@ -255,12 +255,14 @@ class Scheduler(SequenceQueues):
 
     def _make_room(self, seq: Sequence) -> bool:
         """Have a block free for a running sequence, by what others hold that don't run, then by preempting from the end
-        of the running order; False if `seq` itself had to go.
+        of the running order; False if `seq` itself had to go, or has to wait for blocks that are being filled.
         """
         if self.residency.vacate(1, self.step, reversed(self.waiting)):
             return True
         while not self.blocks.free:
             victim = self.running[-1]
+            if victim is seq and any(other.move_in for other in self.waiting):
+                return False  # they can be had when the move has ended: it would come back to the same state otherwise
             self._preempt(victim, seq, "no_blocks")
             if victim is seq:
                 return False

@@ -303,6 +303,23 @@ def test_without_aging_it_would_wait_as_long_as_they_come(
     assert 1 not in engine.admissions()
 
 
+@pytest.mark.parametrize("batching", ["prefill_first", "mixed"])
+@OVERLAP
+def test_two_that_come_back_from_the_swap_space_into_too_few_blocks_get_ahead(batching: str, overlap: bool) -> None:
+    engine = Asked(
+        policy="fcfs", num_blocks=6, host_blocks=12, preemption_mode="swap", batching=batching, overlap=overlap,
+        max_num_batched_tokens=8,
+    )  # fmt: skip
+    names = [engine.ask(prompt(0, 8), 10), engine.ask(prompt(100, 11), 9)]
+    engine.pause(names[0])
+    engine.steps(4)
+    engine.pause(names[1])
+    for name in names:
+        engine.resume(name)
+    engine.finish_all()
+    assert len(engine.preempted()) < 10
+
+
 # A priority that changes
 
 
