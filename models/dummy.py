@@ -36,22 +36,32 @@ _TINY: dict[str, Any] = {
     "dtype": "float32",
 }
 
+_QWEN3_06B: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+    "eos_token_id": [EOS, END],
+    "dtype": "bfloat16",
+}
+
 SHAPES: dict[str, dict[str, Any]] = {
-    "qwen3-0.6b": {
-        "architectures": ["Qwen3ForCausalLM"],
-        "hidden_size": 1024,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 151936,
-        "max_position_embeddings": 40960,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": True,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
-        "eos_token_id": [EOS, END],
-        "dtype": "bfloat16",
+    "qwen3-0.6b": _QWEN3_06B,
+    "qwen3-8b": _QWEN3_06B
+    | {
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "tie_word_embeddings": False,
     },
     "qwen3-tiny": _TINY
     | {

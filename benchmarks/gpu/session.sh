@@ -2,7 +2,7 @@
 # What is measured on a GPU machine, one step after the other, each under its own limit; logs go to $OUT.
 # Usage, from the repository's root, where nanolens can be imported: benchmarks/gpu/session.sh STEP...
 # Steps: smoke, reference, eager, no_overlap, flash, pair, single, prefill, kernels, profile, prefill_profile, steps,
-# engine_tests, kernel_tests, swap_tests, conversations, memcheck, torch_profile, sampling_sweep, decode_sweep, few_rows_sweep, prefill_sweep.
+# engine_tests, kernel_tests, swap_tests, conversations, conversations_8b, conversations_fp32, memcheck, torch_profile, sampling_sweep, decode_sweep, few_rows_sweep, prefill_sweep.
 set -u
 : "${OUT:=/tmp}"
 bench() { python3 -P -m nanolens.benchmarks.cli "$@"; }
@@ -34,6 +34,8 @@ step() {
     kernel_tests) python3 -P -m pytest -q -n 10 --maxfail 30 -p no:cacheprovider tests/gpu --ignore tests/gpu/test_engine_gpu.py --ignore tests/gpu/test_swap_gpu.py ;;
     swap_tests) python3 -P -m pytest -q -p no:cacheprovider tests/gpu/test_swap_gpu.py ;;
     conversations) bench conversations --model dummy:qwen3-0.6b --runs 3 --json "$OUT/conversations.json" && bench conversations --model dummy:qwen3-0.6b --runs 3 --first-len 2048 --next-len 256 --output-len 128 --json "$OUT/conversations_long.json" ;;
+    conversations_8b) bench conversations --model dummy:qwen3-8b --runs 2 --first-len 2048 --next-len 256 --output-len 128 --json "$OUT/conversations_8b.json" ;;
+    conversations_fp32) bench conversations --dtype float32 --model dummy:qwen3-0.6b --runs 1 --conversations 16 --resident 4 ;;
     decode_sweep) python3 -P -m nanolens.benchmarks.decode_attention_sweep ;;
     few_rows_sweep) python3 -P -m nanolens.benchmarks.few_rows_sweep ;;
     prefill_sweep) python3 -P -m nanolens.benchmarks.prefill_attention_sweep ;;
