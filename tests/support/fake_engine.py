@@ -122,8 +122,10 @@ class FakeRunner:
             error = "a slot that was never written"
         for source, target in zip(sources, targets, strict=True):
             self.bad_slots.discard(target)
-            if error:
+            if error and target < 0:
                 self.bad_slots.add(target)
+            elif error:
+                self._put(target, {})
             else:
                 self._put(target, self._page(source))
         self.moved.append(MoveResult(move.move, 64 * len(sources), 1000, error))
