@@ -45,8 +45,8 @@ class MetricsServer:
             raise InvalidConfig(
                 f"metrics_port={port}: can't listen on {host}:{port} ({reason}); give a free port, or 0 to take any"
             ) from error
-        self.host, self.port = self._server.server_address[:2]
-        shown = f"[{self.host}]" if ":" in str(self.host) else self.host
+        self.host, self.port = str(self._server.server_address[0]), self._server.server_port
+        shown = f"[{self.host}]" if ":" in self.host else self.host
         self.url = f"http://{shown}:{self.port}{PATH}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="metrics", daemon=True)
         self._thread.start()
