@@ -30,6 +30,7 @@ from ..telemetry.events import (
 )
 from ..telemetry.reader import JournalReader
 from .describe import describe, plural, sequences_of
+from .export_cli import add_export
 
 EXIT_OK, EXIT_VIOLATION, EXIT_UNREADABLE = 0, 1, 2
 RED, YELLOW, GREEN, DIM, RESET = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[2m", "\x1b[0m"
@@ -73,6 +74,8 @@ def _parser() -> argparse.ArgumentParser:
 
     check = _command(commands, "check", "audit: transitions, blocks and counts must add up")
     check.set_defaults(run=_check)
+
+    add_export(commands)
     return parser
 
 

@@ -1,0 +1,34 @@
+"""Whether the process that writes a journal still lives, as seen from another process of the same machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from .events import EngineStarted
+
+_NS = 1_000_000_000
+_SLACK_NS = 2 * _NS  # the process starts before its first event; clock ticks are coarse
+
+
+def is_running(started: EngineStarted) -> bool:
+    """Whether the engine of a run is there. A process that took its number since, or a zombie, is not it."""
+    if started.t > time.monotonic_ns() + _SLACK_NS:
+        return False  # of an earlier boot
+    try:
+        os.kill(started.pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    try:
+        stat = Path(f"/proc/{started.pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return not Path("/proc/self/stat").exists()  # no /proc here: the signal had to do
+    fields = stat.rpartition(")")[2].split()
+    if fields[0] in "ZX":
+        return False
+    since_boot = int(fields[19]) * _NS // os.sysconf("SC_CLK_TCK")
+    asleep = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    return since_boot - asleep <= started.t + _SLACK_NS
