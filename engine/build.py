@@ -17,6 +17,7 @@ from ..telemetry.recorder import NullRecorder, Recorder
 from .config import EngineConfig
 from .core import EngineCore
 from .engine import Engine
+from .exporting import start_exporting
 
 if TYPE_CHECKING:
     from .runner.load import LoadedModel
@@ -46,10 +47,29 @@ def build_engine(config: EngineConfig, parts: LoadedModel | None = None) -> Engi
 
     Raises:
         InvalidConfig, UnknownModel, ModelLoadError: what is wrong, in words.
+        EngineDead: the exporter that the settings ask for did not start.
     """
+    run_id = new_run_id()
+    exporting = start_exporting(config, run_id)
+    if exporting is None:
+        return _build(config, run_id, parts)
+    try:
+        engine = _build(exporting.config, run_id, parts)
+        try:
+            exporting.wait_ready()
+        except BaseException:
+            engine.close()
+            raise
+    except BaseException:
+        exporting.abandon()
+        raise
+    engine.exporting = exporting
+    return engine
+
+
+def _build(config: EngineConfig, run_id: str, parts: LoadedModel | None) -> Engine:
     from .runner.load import load  # brings torch, which nothing else in this folder needs
 
-    run_id = new_run_id()
     recorder = make_recorder(config, run_id)
     loaded = load(config, parts)
     gc.collect()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
 from ..errors import InvalidConfig
+from ..telemetry.endpoint import parse_endpoint
 
 MAX_TEXT = 4096  # characters of a model's name and of the journal's path
 _MAX = 2**31 - 1
@@ -28,6 +29,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "seed": (-(2**63), 2**63 - 1),
     "host_blocks": (0, _MAX),
     "disk_blocks": (0, _MAX),
+    "metrics_port": (0, 65535),
 }
 # Above the first, at most the second; None where the setting allows it.
 _REALS: dict[str, tuple[float, float]] = {
@@ -69,6 +71,11 @@ class EngineConfig:
         journal: directory of the journal, a text or a path object (kept as text); None keeps no file.
         journal_cap: bytes that a journal may take on disk; the oldest segments go first.
         journal_content: put token ids into the journal.
+        metrics_port: where a process beside the engine serves its metrics to Prometheus, on 127.0.0.1; 0: any free
+            port; None: nowhere. Without `journal`, it and `otlp` keep one in a temporary directory while the engine
+            lives.
+        otlp: URL of an OTLP receiver for spans, http://HOST:4318 or grpc://HOST:4317 (https, grpcs); headers come from
+            OTEL_EXPORTER_OTLP_HEADERS. None sends none.
         audit: check every invariant of blocks and transitions after every step.
         seed: gives unseeded requests their seeds.
         enforce_eager: no CUDA graphs.
@@ -99,6 +106,8 @@ class EngineConfig:
     journal: str | None = None
     journal_cap: int = 1 << 30
     journal_content: bool = False
+    metrics_port: int | None = None
+    otlp: str | None = None
     audit: bool = False
     seed: int | None = None
     enforce_eager: bool = False
@@ -136,6 +145,18 @@ class EngineConfig:
                 f"swap_path={_shown(self.swap_path)} with disk_blocks={self.disk_blocks}: a swap file needs both, its "
                 "path and the blocks that it may hold"
             )
+
+        if self.otlp is not None:
+            self._set("otlp", _text("otlp", self.otlp, "the URL of an OTLP receiver, or None"))
+            parse_endpoint(self.otlp)
+        if self.exports and not self.recording:
+            named = "metrics_port" if self.otlp is None else "otlp"
+            raise InvalidConfig(f"{named}={_shown(getattr(self, named))}: must be None with recording=False")
+
+    @property
+    def exports(self) -> bool:
+        """Whether an exporter runs beside the engine."""
+        return self.metrics_port is not None or self.otlp is not None
 
     def _set(self, name: str, value: str | int | float) -> None:
         """Put a checked value in the plain type that the journal can hold."""

@@ -16,6 +16,7 @@ from .sampling_params import GenerationDefaults, SamplingParams, check_token_ids
 
 if TYPE_CHECKING:
     from ..models.tokenizer import AnyTokenizer
+    from .exporting import Exporting
 
 Message = dict[str, str]
 
@@ -28,6 +29,9 @@ class Engine(Controls):
         tokenizer: None where only token ids come and go.
         defaults: what the model suggests where a request says nothing.
         vocab_size: every token id is below it.
+
+    Attributes:
+        exporting: the exporter's process, where there is one; whoever starts it sets this, and `close` ends it.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class Engine(Controls):
     ) -> None:
         super().__init__(core, tokenizer, vocab_size)
         self.defaults = defaults
+        self.exporting: Exporting | None = None
         self._ids = itertools.count()
 
     @property
@@ -170,8 +175,13 @@ class Engine(Controls):
         return self.core.keyframe()
 
     def close(self) -> None:
-        """Abort what is left, end the journal, give back the device."""
-        self.core.close()
+        """Abort what is left, end the journal, give back the device; let the exporter send what it has left."""
+        try:
+            self.core.close()
+        finally:
+            exporting, self.exporting = self.exporting, None
+            if exporting is not None:
+                exporting.finish()
 
     def _token_ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):

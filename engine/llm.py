@@ -22,6 +22,7 @@ from .request_fields import Prompt
 from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from .exporting import Exporting
     from .runner.load import LoadedModel
 
 
@@ -44,7 +45,12 @@ class LLM:
     def __init__(self, model: str = "smollm2", *, parts: LoadedModel | None = None, **options: Any) -> None:
         self.config = EngineConfig.from_options(model, options)
         self.engine: Engine = build_engine(self.config, parts)
-        self._at_exit = weakref.finalize(self.engine, close_at_exit, self.engine.core)
+        self._at_exit = weakref.finalize(self.engine, close_at_exit, self.engine.core, self.engine.exporting)
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where Prometheus finds this engine's metrics (`metrics_port=0` takes any free port); None: nowhere."""
+        return self.engine.exporting.metrics_port if self.engine.exporting is not None else None
 
     def generate(
         self,
@@ -126,7 +132,7 @@ class LLM:
                 self.engine.abort(name)
 
     def close(self) -> None:
-        """End the journal and give back the device's memory."""
+        """End the journal, give back the device's memory, and let an exporter send what it has left."""
         self.engine.close()
         self._at_exit.detach()
 
@@ -245,7 +251,11 @@ def as_params(
     return list(params)
 
 
-def close_at_exit(core: EngineCore) -> None:
+def close_at_exit(core: EngineCore, exporting: Exporting | None = None) -> None:
     """Close an engine that nobody closed; not in a process forked off it, whose journal is the parent's."""
     if core.started.pid == os.getpid():
-        core.close("exit")
+        try:
+            core.close("exit")
+        finally:
+            if exporting is not None:
+                exporting.finish()
