@@ -62,8 +62,8 @@ NOW = Row(
             steps=((None, GOOD), (0.85, WARN), (0.95, BAD)), highest=1, width=4,
         ),
         Panel(
-            "stat", "Requests",
-            "Requests that ended, per second.",
+            "stat", "Requests ended",
+            "Requests that ended per second, in whatever way.",
             "reqps", (Query(rate("nanolens_requests_total"), "ended", high=1e4),), width=4,
         ),
     ),

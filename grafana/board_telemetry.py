@@ -55,12 +55,12 @@ FLOW = Row(
             "Bps", (Query(rate("nanolens_journal_bytes_total"), "journal", high=1e9),),
         ),
         Panel(
-            "timeseries", "Events lost",
+            "timeseries", "Events lost, over time",
             "Events per second that journals lost.",
             "ops", (Query(rate(LOST_EVENTS), "lost", high=0),), steps=((None, GOOD), (1e-9, BAD)),
         ),
         Panel(
-            "timeseries", "Journal lag",
+            "timeseries", "Journal lag, over time",
             "Age of the newest event when the exporter read it. It climbs if the exporter can't keep up.",
             "s", (Query(f"max by (instance) ({series(LAG)})", "{{instance}}", high=30),),
         ),

@@ -50,6 +50,12 @@ def missing(component: str) -> NoReturn:
 
 
 @pytest.fixture(scope="session")
+def lacks() -> Callable[[str], NoReturn]:
+    """`lacks("npm packages")` ends a test whose component turns out not to be here: a skip, a failure under CI=true."""
+    return missing
+
+
+@pytest.fixture(scope="session")
 def require() -> Callable[[str], str]:
     """`require("node")` gives the path of a program, or skips without it (and fails under CI=true)."""
 
