@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -98,6 +100,28 @@ def _resting(engine: FakeEngine) -> list[str]:
 
 def _failing(output: object) -> None:
     raise RuntimeError("a callback's own fault")
+
+
+@cache
+def rich_run(overlap: bool) -> list[list[AnyEvent]]:
+    """The frames of such a run's journal, to its end. Not to be changed."""
+    with TemporaryDirectory() as directory:
+        engine = rich_engine(Path(directory), overlap)
+        engine.core.close()
+        return batches(Path(directory))
+
+
+def flat(frames: list[list[AnyEvent]]) -> list[AnyEvent]:
+    """The events of frames."""
+    return [event for frame in frames for event in frame]
+
+
+def fed(frames: list[list[AnyEvent]], now: int = 0) -> Metrics:
+    """Metrics that were given these frames."""
+    metrics = Metrics(clock=lambda: now)
+    for frame in frames:
+        metrics.apply_all(frame)
+    return metrics
 
 
 def batches(journal: Path) -> list[list[AnyEvent]]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache
 from itertools import pairwise
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
-from metric_runs import Key, batches, collected, key, rich_engine, samples, value
+from metric_runs import Key, collected, fed, flat, key, rich_run, samples, value
 from nanolens.telemetry.events import (
     AnyEvent,
     BlocksAllocated,
@@ -44,25 +41,6 @@ BLOCKS, BLOCK_SIZE, HOST, DISK = 20, 4, 5, 7
 NOT_COUNTED = {
     f"nanolens_{name}" for name in ("engine_info", "journal_lag_seconds", "spans_total", "journal_bytes_total")
 }
-
-
-@cache
-def run(overlap: bool) -> list[list[AnyEvent]]:
-    with TemporaryDirectory() as directory:
-        engine = rich_engine(Path(directory), overlap)
-        engine.core.close()
-        return batches(Path(directory))
-
-
-def flat(frames: list[list[AnyEvent]]) -> list[AnyEvent]:
-    return [event for frame in frames for event in frame]
-
-
-def fed(frames: list[list[AnyEvent]], now: int = 0) -> Metrics:
-    metrics = Metrics(clock=lambda: now)
-    for frame in frames:
-        metrics.apply_all(frame)
-    return metrics
 
 
 def counted(events: list[AnyEvent]) -> dict[Key, float]:
@@ -198,10 +176,10 @@ def of_kinds(found: dict[Key, float], *kinds: tuple[Any, ...]) -> dict[Key, floa
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_the_run_has_everything_in_it(overlap: bool) -> None:
-    counts = Counter(type(event) for event in flat(run(overlap)))
+    counts = Counter(type(event) for event in flat(rich_run(overlap)))
     needed = (SequencePreempted, BlocksSwapped, RequestRefused, EngineError, CallbackFailed, SequenceResumed)
     assert all(counts[kind] for kind in (*needed, EnginePaused))
-    seen = of_kinds(samples(fed(run(overlap)).render()), COUNTERS)
+    seen = of_kinds(samples(fed(rich_run(overlap)).render()), COUNTERS)
     assert {dict(labels)["finish_reason"] for name, labels in seen if name == "nanolens_requests_total"} == {
         "length", "abort", "error",
     }  # fmt: skip
@@ -211,7 +189,7 @@ def test_the_run_has_everything_in_it(overlap: bool) -> None:
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_gauges_and_counters_equal_a_count_of_the_journal_all_along(overlap: bool) -> None:
-    frames = run(overlap)[:-1]  # without the engine's last word
+    frames = rich_run(overlap)[:-1]  # without the engine's last word
     now = 0
     metrics = Metrics(clock=lambda: now)
     seen: list[AnyEvent] = []
@@ -233,7 +211,7 @@ def test_gauges_and_counters_equal_a_count_of_the_journal_all_along(overlap: boo
 
 
 def test_the_end_of_a_run_leaves_all_live_gauges_at_nothing() -> None:
-    frames = run(True)
+    frames = rich_run(True)
     assert isinstance(frames[-1][-1], EngineStopped)
     found = samples(fed(frames, now=1 << 60).render())
     left = {name for name, _ in of_kinds(found, GAUGES)}
@@ -245,7 +223,7 @@ def test_the_end_of_a_run_leaves_all_live_gauges_at_nothing() -> None:
 def test_no_counter_and_no_bucket_ever_falls_and_nothing_is_negative(overlap: bool) -> None:
     metrics = Metrics(clock=lambda: 0)
     scrapes = []
-    for frame in run(overlap):
+    for frame in rich_run(overlap):
         metrics.apply_all(frame)
         scrapes.append(collected(metrics))
     gauges = {family.name for family in GAUGES}
@@ -255,7 +233,7 @@ def test_no_counter_and_no_bucket_ever_falls_and_nothing_is_negative(overlap: bo
 
 
 def test_every_family_is_exported_as_declared_and_nothing_else_is() -> None:
-    metrics = fed(run(True))
+    metrics = fed(rich_run(True))
     metrics.exporter.spans["exported"] = 3
     found = {family.name: family for family in metrics.registry.collect()}
     assert set(found) == {family.name.removesuffix("_total").removesuffix("_info") for family in FAMILIES}
@@ -270,14 +248,14 @@ def test_every_family_is_exported_as_declared_and_nothing_else_is() -> None:
 
 
 def test_all_known_label_values_are_there_from_the_first_scrape() -> None:
-    before, after = samples(Metrics().render()), samples(fed(run(True)).render())
+    before, after = samples(Metrics().render()), samples(fed(rich_run(True)).render())
     appears = {name for name, _ in after.keys() - before.keys() if not name.startswith("gen_ai")}
     assert appears == {"nanolens_engine_info", "nanolens_last_step_timestamp_seconds"}
     assert not [sample for sample, number in before.items() if number]
 
 
 def test_labelled_totals_add_up_to_the_plain_ones() -> None:
-    totals = fed(run(True)).state.totals.counts
+    totals = fed(rich_run(True)).state.totals.counts
     for name, plain in (("preemptions_", "preemptions"), ("requests_refused_", "requests_refused")):
         assert sum(count for total, count in totals.items() if total.startswith(name)) == totals[plain] > 0
     kinds = ("decode", "prefill", "mixed", "moves")
@@ -286,7 +264,7 @@ def test_labelled_totals_add_up_to_the_plain_ones() -> None:
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_after_a_gap_gauges_and_counters_go_on_from_the_keyframe(overlap: bool) -> None:
-    frames = run(overlap)[:-1]
+    frames = rich_run(overlap)[:-1]
     joins = [index for index, frame in enumerate(frames) if isinstance(frame[0], Keyframe)]
     whole = fed(frames)
     for index in (joins[5], joins[len(joins) // 2], joins[-5]):
@@ -300,7 +278,7 @@ def test_after_a_gap_gauges_and_counters_go_on_from_the_keyframe(overlap: bool) 
 
 
 def test_counters_do_not_fall_where_events_are_missed() -> None:
-    frames = run(True)
+    frames = rich_run(True)
     metrics = Metrics(clock=lambda: 0)
     before = collected(metrics)
     for number, frame in enumerate(frames):
@@ -314,7 +292,7 @@ def test_counters_do_not_fall_where_events_are_missed() -> None:
 
 
 def test_an_event_that_fits_nothing_before_it_is_a_gap() -> None:
-    frames = run(True)[:-1]
+    frames = rich_run(True)[:-1]
     broken = [*frames[:100], [BlocksFreed(1, 1, 77, [3], 0)], *frames[100:]]
     whole, other = fed(frames), fed(broken)
     assert other.num_contradictions == 1
@@ -322,7 +300,7 @@ def test_an_event_that_fits_nothing_before_it_is_a_gap() -> None:
 
 
 def test_an_engine_that_died_holds_nothing_and_is_down() -> None:
-    frames = run(True)
+    frames = rich_run(True)
     metrics = fed(frames[: len(frames) // 2], now=1 << 60)
     assert value(metrics, "engine_up") == 1
     assert value(metrics, "sequences", status="RUNNING") > 0
@@ -336,7 +314,7 @@ def test_an_engine_that_died_holds_nothing_and_is_down() -> None:
 
 
 def test_a_run_that_begins_starts_all_counts_anew() -> None:
-    frames = run(True)
+    frames = rich_run(True)
     twice = fed([*frames, *frames])
     assert samples(twice.render()) == samples(fed(frames).render())
 
@@ -353,12 +331,12 @@ def test_what_the_exporter_counts_is_shown() -> None:
 
 
 def test_lost_events_are_counted_from_the_journals_own_word() -> None:
-    frames = run(True)
+    frames = rich_run(True)
     metrics = fed([*frames[:40], [JournalDropped(1, 9, 3, "disk full")]])
     assert value(metrics, "journal_dropped_events_total") == 9
 
 
 def test_the_lag_is_the_age_of_the_newest_event_when_it_came() -> None:
-    frame = run(True)[10]
+    frame = rich_run(True)[10]
     newest = max(getattr(event, "t", 0) for event in frame)
-    assert value(fed(run(True)[:11], now=newest + 250_000_000), "journal_lag_seconds") == 0.25
+    assert value(fed(rich_run(True)[:11], now=newest + 250_000_000), "journal_lag_seconds") == 0.25
