@@ -162,7 +162,7 @@ class Scheduler(SequenceQueues):
                 lost = reason
                 if self._fits(head):  # and there is a slot now
                     break
-            if not self._take_place(head, plan):
+            if not self._take_place(head, None):
                 break
         return lost
 
@@ -195,8 +195,11 @@ class Scheduler(SequenceQueues):
             return "sibling_prefill"
         return ""
 
-    def _take_place(self, seq: Sequence, plan: StepPlan) -> bool:
-        """Admit a waiting sequence, or begin to bring its KV back to the device; False where blocks are short."""
+    def _take_place(self, seq: Sequence, plan: StepPlan | None) -> bool:
+        """Admit a waiting sequence, or begin to bring its KV back to the device; False where blocks are short.
+
+        Without a plan nothing is copied for it: it may lose its place in the same step, or get no tokens in it.
+        """
         blocks, reserve = self.blocks, self._reserve if self.running else 0
         if not seq.is_resident:
             if not self._begin_return(seq, reserve):
@@ -220,7 +223,7 @@ class Scheduler(SequenceQueues):
         seq.num_computed_tokens = match.hit
         if seq.num_cached_tokens is None:
             seq.num_cached_tokens = match.hit
-        if seq.leader is not None and (pair := blocks.copy_tail(seq, seq.leader, self.step)):
+        if plan and seq.leader is not None and (pair := blocks.copy_tail(seq, seq.leader, self.step)):
             plan.copies.append(pair)
         return True
 

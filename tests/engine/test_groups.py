@@ -179,6 +179,29 @@ def test_a_block_that_is_to_be_copied_is_not_filled_by_a_move_of_the_same_step()
     all_alike(engine, name, prompt(0, 11), 8)
 
 
+@OVERLAP
+def test_a_sibling_that_takes_a_place_and_loses_it_in_the_same_step_keeps_nothing_that_was_not_copied(
+    overlap: bool,
+) -> None:
+    engine = FakeEngine(
+        num_blocks=8, host_blocks=8, policy="priority", preemption_mode="swap", overlap=overlap, prefix_cache=True
+    )
+    names = [engine.add(prompt(100 * i, 7 - (i == 2)), 8) for i in range(3)]  # sequences 0 to 2, 2 blocks each
+    engine.step()
+    group = engine.add(prompt(500, 4), 8, n=2)  # 3 and 4
+    engine.step()
+    if overlap:
+        engine.pause_engine()  # reads what is in flight: the leader's prompt
+        engine.continue_engine()
+    engine.set_priority(names[2], 5)
+    engine.step()  # the sibling takes the place of 2; then 0, 1 and its leader begin a block, of 2 that are left
+    assert [(event.seq, event.by) for event in engine.of(SequencePreempted)] == [(2, 4), (4, 3)]
+    engine.run()
+    for i, name in enumerate(names):
+        assert engine.outputs[name].outputs[0].token_ids == solo(prompt(100 * i, 7 - (i == 2)), 8)
+    all_alike(engine, group, prompt(500, 4), 8)
+
+
 @pytest.mark.parametrize("num_blocks", [8, 11, 40])
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @OVERLAP
