@@ -7,32 +7,26 @@ the audit of its events and the state that its events give; at the end each requ
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fake_engine import VOCAB_SIZE, FakeEngine, next_token
-from nanolens.engine.engine import Engine
-from nanolens.engine.llm import LLM
+from late_moves import LateMoves
 from nanolens.engine.outputs import Delta, RequestOutput
-from nanolens.engine.plan import BlockMove, MoveResult
+from nanolens.engine.plan import BlockMove
 from nanolens.engine.sampling_params import SamplingParams
 from nanolens.engine.sequence import Sequence, SequenceStatus
 from nanolens.telemetry.audit import Audit
 from nanolens.telemetry.differences import keyframe_differences
 from nanolens.telemetry.events import CallbackFailed, Keyframe, RequestFinished
 from nanolens.telemetry.state import EngineState
-from real_engine import prompt_of, recorded, tiny_llm
 
 PREFIXES = [[7] * 24, list(range(100, 124)), [7] * 9 + list(range(200, 215))]
 STOPS = list(range(0, VOCAB_SIZE, 13))
-TTL_S = 0.05  # 50 readings of the fake clock's thousand, and more when a rule moves it
 PAUSED, WAITING, RUNNING = SequenceStatus.PAUSED, SequenceStatus.WAITING, SequenceStatus.RUNNING
 
 configs = st.fixed_dictionaries(
@@ -66,7 +60,7 @@ settings.register_profile(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=400,
+    max_examples=250,
     stateful_step_count=40,
     phases=[Phase.generate],  # to shrink a failing program takes minutes: the other profile does
     suppress_health_check=list(HealthCheck),
@@ -112,45 +106,13 @@ def expected(prompt: list[int], given: list[tuple[int, list[int]]], count: int) 
         tokens.append(ids[-1])
 
 
-class LateRunner:
-    """Makes a fake runner's moves to the device as slow as a real one's: data arrives when the end is told, no sooner.
-
-    What a move reads is fixed when it is launched. Until then its targets hold nothing, and for good if it failed.
-    """
-
-    def __init__(self, engine: FakeEngine) -> None:
-        self.runner = engine.runner
-        self.arriving: list[tuple[int, dict[int, tuple[int, int]]]] = []
-        self._finish = self.runner.finish_moves
-        self._move = self.runner._move
-        self.runner._move = self.move  # type: ignore[method-assign]
-        self.runner.finish_moves = self.finish_moves  # type: ignore[method-assign]
-
-    def move(self, move: BlockMove) -> None:
-        self._move(move)
-        if move.kind != "in":
-            return
-        failed = bool(self.runner.moved[-1].error)
-        for target in move.targets:
-            page = self.runner._page(target)
-            self.runner._put(target, {})
-            if not failed:
-                self.arriving.append((target, page))
-
-    def finish_moves(self) -> list[MoveResult]:
-        for target, page in self.arriving:
-            self.runner._put(target, page)
-        self.arriving = []
-        return self._finish()
-
-
 class PauseMachine(RuleBasedStateMachine):
     """An engine under arbitrary commands, those of pauses most of all."""
 
     @initialize(config=configs)
     def start(self, config: dict[str, Any]) -> None:
         self.engine = FakeEngine(**config)
-        self.late = LateRunner(self.engine)
+        self.late = LateMoves(self.engine)
         self.engine.runner.fail_move = self._fail_move
         self.failing = 0  # moves that are going to fail
         self.asked: dict[str, Asked] = {}
@@ -449,138 +411,6 @@ class PauseMachine(RuleBasedStateMachine):
         assert not stops.intersection(ids[turns.free_stops : -1])
         if asked.params.on_stop == "finish":
             assert not stops.intersection(ids[:-1])
-
-
-# The same in small on a real model: tokens and text against those of an engine that has room for everything
-
-
-@dataclass
-class Piece:
-    """One request on a real model: what was appended when so many tokens had been generated."""
-
-    prompt: list[int]
-    params: SamplingParams
-    given: list[tuple[int, list[int]]] = field(default_factory=list)
-    text: str = ""
-    output: RequestOutput | None = None
-
-    def take(self, delta: Delta) -> None:
-        self.text += delta.text
-
-    def end(self, output: RequestOutput) -> None:
-        self.output = output
-
-
-@cache
-def roomy() -> LLM:
-    return tiny_llm(num_blocks=256, overlap=False)
-
-
-def undisturbed(piece: Piece, count: int) -> tuple[list[int], str]:
-    """The tokens and text of a request that runs alone, and only stops where something was appended."""
-    engine = roomy().engine
-    alone = Piece(piece.prompt, piece.params)
-    name = engine.add_request(alone.prompt, replace(alone.params, max_tokens=100), on_finish=alone.end)
-    seq = engine.core.requests[name].sequences[0]
-    for at, tokens in [*piece.given, (count, [])]:
-        while seq.num_read_output_tokens < at:
-            assert engine.step()
-        engine.pause(name)
-        if tokens:
-            engine.resume(name, append=tokens, max_tokens=100)
-    engine.finish(name)
-    assert alone.output is not None
-    [out] = alone.output.outputs
-    return out.token_ids, out.text
-
-
-real_operations = st.one_of(
-    st.tuples(st.just("step"), st.integers(1, 6)),
-    st.tuples(st.just("pause"), st.integers(0, 3)),
-    st.tuples(st.just("resume"), st.integers(0, 3)),
-    st.tuples(st.just("append"), st.integers(0, 3)),
-)
-
-
-@settings(settings.get_profile(PROFILE), max_examples=30 if PROFILE == "ci" else 1000)
-@given(
-    options=st.fixed_dictionaries(
-        {
-            "num_blocks": st.integers(9, 18),
-            "host_blocks": st.sampled_from([12, 3, 0, 40]),
-            "disk_blocks": st.sampled_from([20, 4, 0]),
-            "preemption_mode": st.sampled_from(["swap", "auto", "recompute"]),
-            "max_prefill_chunk": st.sampled_from([None, 5]),
-            "max_num_seqs": st.integers(2, 4),
-            "overlap": st.booleans(),
-            "prefix_cache": st.booleans(),
-        }
-    ),
-    sampled=st.lists(st.booleans(), min_size=3, max_size=4),
-    operations=st.lists(real_operations, min_size=8, max_size=40),
-)
-def test_a_real_model_gives_its_tokens_and_text_wherever_its_kv_has_been(
-    options: dict[str, Any], sampled: list[bool], operations: list[tuple[str, int]]
-) -> None:
-    with TemporaryDirectory() as folder:
-        swap = {"swap_path": Path(folder) / "swap"} if options["disk_blocks"] else {}
-        with tiny_llm(**options, **swap) as llm:
-            events, started = recorded(llm), llm.engine.core.started
-            pieces = real_life(llm, sampled, operations)
-            blocks = llm.engine.core.blocks
-            assert blocks.num_free == blocks.num_blocks
-            assert len(blocks.slots.free_host) + len(blocks.slots.free_disk) == (
-                blocks.slots.host_blocks + blocks.slots.disk_blocks
-            )
-        Audit().apply_all([started, *events])
-    for piece in pieces:
-        assert piece.output is not None and piece.output.error is None
-        [out] = piece.output.outputs
-        assert (out.token_ids, out.text) == undisturbed(piece, len(out.token_ids))
-        assert piece.text == out.text
-
-
-def real_life(llm: LLM, sampled: list[bool], operations: list[tuple[str, int]]) -> list[Piece]:
-    """Requests under these operations until each has ended."""
-    engine = llm.engine
-    pieces: dict[str, Piece] = {}
-    for number, is_sampled in enumerate(sampled):
-        params = SamplingParams(
-            temperature=0.8 if is_sampled else 0.0, seed=number, max_tokens=9, ignore_eos=True, on_stop="pause"
-        )
-        piece = Piece(prompt_of(6 + 3 * number, number // 2), params)
-        pieces[f"r{number}"] = piece
-        engine.add_request(
-            piece.prompt, params, request_id=f"r{number}", on_output=piece.take, on_finish=piece.end
-        )
-    for what, number in operations:
-        name = f"r{number}"
-        if what == "step":
-            for _ in range(number):
-                engine.step()
-        elif name in pieces and what == "pause":
-            engine.pause(name)
-        elif name in pieces and engine.core.requests[name].sequences[0].status is PAUSED:
-            go_on(engine, name, pieces[name], [(7 * number + i) % 256 for i in range(5)] if what == "append" else [])
-    for name, piece in pieces.items():
-        while engine.step():
-            pass
-        if engine.core.requests[name].sequences[0].status is PAUSED:
-            go_on(engine, name, piece, [1, 2, 3])
-    while engine.step():
-        pass
-    for name in pieces:
-        engine.finish(name)
-    return list(pieces.values())
-
-
-def go_on(engine: Engine, name: str, piece: Piece, tokens: list[int]) -> None:
-    seq = engine.core.requests[name].sequences[0]
-    if len(seq.token_ids) > 29:
-        return
-    if tokens:
-        piece.given.append((seq.num_read_output_tokens, tokens))
-    engine.resume(name, append=tokens, max_tokens=3)
 
 
 PauseMachine.TestCase.settings = settings.get_profile(PROFILE)

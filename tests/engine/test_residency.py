@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fake_engine import FakeEngine, solo
+from late_moves import LateMoves
 from nanolens.engine.plan import BlockMove
 from nanolens.engine.sequence import SequenceStatus
 from nanolens.telemetry.events import (
@@ -282,6 +283,7 @@ def test_with_nothing_else_to_do_the_engine_waits_for_the_blocks() -> None:
 @pytest.mark.parametrize("how", ["abort", "pause", "pause, abort", "pause, resume", "die"])
 def test_one_that_is_on_its_way_back_may_be_stopped(how: str, overlap: bool) -> None:
     engine, names = with_paused(2, overlap, host_blocks=4, num_blocks=6)
+    LateMoves(engine)
     press(engine, 24)
     runs = engine.add(prompt(5, 3), 9)
     engine.step()
@@ -298,9 +300,9 @@ def test_one_that_is_on_its_way_back_may_be_stopped(how: str, overlap: bool) -> 
         getattr(engine, what)(names[0])
     if "abort" in how:
         assert names[0] in engine.outputs and not seq.move_in
-        taken = engine.add(prompt(6, 6), 4)  # writes into the blocks at once
+        taken = engine.add(prompt(6, 11), 4)  # writes into all blocks that are free, at once
         engine.run()
-        assert engine.ids(taken) == solo(prompt(6, 6), 4)
+        assert engine.ids(taken) == solo(prompt(6, 11), 4)
     engine.run()
     assert engine.ids(runs) == solo(prompt(5, 3), 9)
     for number, name in enumerate(names):
@@ -391,6 +393,23 @@ def test_a_swapped_out_victim_goes_on_where_it_was(overlap: bool) -> None:
     at = events.index(SequencePreempted)
     assert events[at + 1 : at + 3] == [StatusChanged, BlocksSwapped]
     engine.check_empty()
+
+
+def test_a_chunk_that_is_in_flight_does_not_count_as_kept() -> None:
+    engine = FakeEngine(
+        num_blocks=8, host_blocks=8, overlap=True, max_num_seqs=1, max_prefill_chunk=4, policy="priority",
+        preemption_mode="swap",
+    )  # fmt: skip
+    slow = engine.add(prompt(0, 20), 2, priority=5)
+    engine.step()
+    engine.step()  # positions 0 to 3 are read, 4 to 7 in flight
+    assert engine.seq(slow).num_computed_tokens == 8
+    fast = engine.add(prompt(1), 2, priority=0)
+    engine.step()
+    [preempted] = engine.of(SequencePreempted)
+    assert (preempted.mode, preempted.kept, preempted.num_tokens) == ("swap", 4, 4)
+    engine.run()
+    assert engine.ids(slow) == solo(prompt(0, 20), 2) and engine.ids(fast) == solo(prompt(1), 2)
 
 
 @pytest.mark.parametrize(
