@@ -56,6 +56,7 @@ class Dashboard:
 
 def dashboard_json(board: Dashboard, slos: tuple[Slo, ...]) -> Json:
     """A dashboard in Grafana's classic format (schemaVersion 41)."""
+    used = "\n".join([q.expr for panel in board.panels for q in panel.queries] + [p.traces for p in board.panels])
     return {
         "uid": f"nanolens-{board.name}",
         "title": f"nanolens / {board.title}",
@@ -71,7 +72,7 @@ def dashboard_json(board: Dashboard, slos: tuple[Slo, ...]) -> Json:
         "timezone": "browser",
         "annotations": {"list": []},
         "links": [_others()],
-        "templating": {"list": [*_scope_variables(), *(_slo_variable(slo) for slo in slos)]},
+        "templating": {"list": [*_scope_variables(), *(_slo_variable(slo, slo.name in used) for slo in slos)]},
         "panels": _grid(board.rows),
     }
 
@@ -116,8 +117,8 @@ def _scope_variables() -> list[Json]:
     ]
 
 
-def _variable(name: str, kind: str, label: str, **fields: Any) -> Json:
-    return {"name": name, "type": kind, "label": label, "hide": 0, "skipUrlSync": False, **fields}
+def _variable(name: str, kind: str, label: str, shown: bool = True, **fields: Any) -> Json:
+    return {"name": name, "type": kind, "label": label, "hide": 0 if shown else 2, "skipUrlSync": False, **fields}
 
 
 def _datasource_variable(name: str, label: str, kind: str) -> Json:
@@ -136,9 +137,10 @@ def _label_variable(name: str, label: str, query: str) -> Json:
     )  # fmt: skip
 
 
-def _slo_variable(slo: Slo) -> Json:
+def _slo_variable(slo: Slo, shown: bool) -> Json:
+    """Hidden where no panel uses it: a choice made on one board then still goes along to the next."""
     options = [{"text": bound, "value": bound, "selected": bound == slo.chosen} for bound in slo.choices]
     return _variable(
-        slo.name, "custom", slo.label, description=slo.description, query=",".join(slo.choices), options=options,
+        slo.name, "custom", slo.label, shown, description=slo.description, query=",".join(slo.choices), options=options,
         multi=False, includeAll=False, current={"selected": True, "text": slo.chosen, "value": slo.chosen},
     )  # fmt: skip

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from .promql import RANGE
 from .trace_links import trace_link
 
 Json = dict[str, Any]
@@ -49,7 +50,6 @@ class Panel:
         steps: thresholds, from the lowest: (value or None for the base, colour).
         stack: whether series add up.
         highest: the axis ends here; None: where the data does.
-        mappings: words for values.
         columns: of a table, the labels to show.
         width: in columns of 24.
         height: in Grafana's rows; None takes the kind's own.
@@ -64,7 +64,6 @@ class Panel:
     steps: Steps = ()
     stack: bool = False
     highest: float | None = None
-    mappings: tuple[tuple[str, str, str], ...] = ()
     columns: tuple[str, ...] = ()
     width: int = 8
     height: int | None = None
@@ -86,12 +85,12 @@ def panel_json(panel: Panel, panel_id: int, x: int, y: int) -> Json:
         "gridPos": {"x": x, "y": y, "w": panel.width, "h": panel.rows},
         "targets": [_target(panel, query, chr(ord("A") + i)) for i, query in enumerate(panel.queries)],
         "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
-        "options": _OPTIONS[panel.kind](),
+        "options": _OPTIONS[panel.kind](panel),
     } | _transformations(panel)
 
 
 def _target(panel: Panel, query: Query, ref: str) -> Json:
-    at_once = panel.kind == "table"
+    at_once = panel.kind == "table" or RANGE in query.expr  # one figure for all the time shown
     return {
         "refId": ref,
         "datasource": DATASOURCE,
@@ -112,10 +111,7 @@ def _defaults(panel: Panel) -> Json:
         "links": [trace_link(panel.traces)],
         "color": {"mode": "thresholds" if panel.kind == "stat" else "palette-classic"},
         "thresholds": {"mode": "absolute", "steps": [{"value": value, "color": color} for value, color in steps]},
-        "mappings": [
-            {"type": "value", "options": {value: {"text": text, "color": color, "index": i}}}
-            for i, (value, text, color) in enumerate(panel.mappings)
-        ],
+        "mappings": [],
         "custom": _custom(panel),
     }
     if all(query.low >= 0 for query in panel.queries):
@@ -159,14 +155,14 @@ def _transformations(panel: Panel) -> Json:
     }
 
 
-def _timeseries_options() -> Json:
+def _timeseries_options(panel: Panel) -> Json:
     return {
         "legend": {"displayMode": "table", "placement": "bottom", "showLegend": True, "calcs": ["mean", "max"]},
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
 
 
-def _stat_options() -> Json:
+def _stat_options(panel: Panel) -> Json:
     return {
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         "orientation": "auto",
@@ -180,7 +176,7 @@ def _stat_options() -> Json:
     }
 
 
-def _heatmap_options() -> Json:
+def _heatmap_options(panel: Panel) -> Json:
     return {
         "calculate": False,
         "cellGap": 1,
@@ -194,11 +190,12 @@ def _heatmap_options() -> Json:
         "rowsFrame": {"layout": "auto"},
         "showValue": "never",
         "tooltip": {"mode": "single", "yHistogram": True, "showColorScale": False},
-        "yAxis": {"axisPlacement": "left", "reverse": False},
+        "yAxis": {"axisPlacement": "left", "reverse": False, "unit": panel.unit},
+        "cellValues": {"unit": "ops"},
     }  # fmt: skip
 
 
-def _table_options() -> Json:
+def _table_options(panel: Panel) -> Json:
     return {"showHeader": True, "cellHeight": "sm", "frameIndex": 0}
 
 

@@ -184,6 +184,7 @@ class FakeEngine(Engine):
         eos: frozenset[int] = frozenset(),
         max_model_len: int | None = None,
         recorder: Recorder | None = None,
+        clock: Callable[[], int] | None = None,
         **options: Any,
     ) -> None:
         if options.get("disk_blocks"):
@@ -194,7 +195,7 @@ class FakeEngine(Engine):
         self.runner = FakeRunner(num_blocks, block_size, config.host_blocks, config.disk_blocks)
         self.events: list[AnyEvent] = []
         self.outputs: dict[str, RequestOutput] = {}
-        clock = Clock()
+        clock = clock or Clock()
         recorder = recorder or Recorder(None, clock)
         recorder.subscribe(self.events.extend)
         limit = max_model_len or min(MAX_MODEL_LEN, num_blocks * block_size)
