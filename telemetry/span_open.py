@@ -152,23 +152,32 @@ class OpenTraces:
         self.free = num_blocks
 
     def draft(
-        self, seq: OpenSequence, name: str, kind: str, start_t: int, end_t: int, attributes: dict[str, Value]
+        self,
+        seq: OpenSequence,
+        name: str,
+        kind: str,
+        start_t: int,
+        end_t: int,
+        attributes: dict[str, Value],
+        named_t: int = 0,
     ) -> Draft:
         """A new span of a sequence, under its present state.
 
         Args:
             seq: the sequence.
             name: of the span.
-            kind: what it is of; with the sequence and the begin it makes the id.
+            kind: what it is of; with the sequence and a time it makes the id.
             start_t: its begin, in clock nanoseconds.
             end_t: its end; -1: still open.
             attributes: its own, to which the sequence is added.
+            named_t: the time in its id; 0: its begin.
         """
+        t = named_t or start_t
         last_t, again = seq.made.get(kind, (-1, 0))
-        again = again + 1 if last_t == start_t else 0
-        seq.made[kind] = (start_t, again)
+        again = again + 1 if last_t == t else 0
+        seq.made[kind] = (t, again)
         attributes["nanolens.seq"] = seq.seq
-        span_id = self.ids.span_id(seq.seq, kind, start_t, again)
+        span_id = self.ids.span_id(seq.seq, kind, t, again)
         draft = Draft(name, span_id, seq.state.span_id, start_t, end_t, attributes)
         seq.request.spans.append(draft)
         return draft
@@ -216,10 +225,15 @@ class OpenTraces:
         seq.wait = ""
 
     def end_run(self, seq: OpenSequence) -> None:
-        """Make a span of the tokens that a sequence decoded in its state."""
+        """Make a span of the tokens that a sequence decoded in its state, with the state's time in its id: a reader
+        that joins in its midst doesn't know when it began.
+        """
         run, seq.run = seq.run, None
         if run is not None:
-            self.draft(seq, "decode", "decode", run.start_t, run.last_t, run.attributes())
+            attributes = run.attributes()
+            if "nanolens.partial" in seq.state.attributes:
+                attributes["nanolens.partial"] = True
+            self.draft(seq, "decode", "decode", run.start_t, run.last_t, attributes, seq.state.start_t)
 
     def close(self, request: OpenRequest, t: int) -> None:
         """End a request and all that is open in it."""
@@ -228,6 +242,6 @@ class OpenTraces:
             for move in seq.moves.values():
                 move.cut(t)
             self.seqs.pop(seq.seq, None)
-            self.lives.lives.pop(seq.seq, None)
+        self.lives.forget(seq.seq for seq in request.seqs)
         del self.requests[request.request]
         request.root.end_t = t
