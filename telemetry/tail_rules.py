@@ -101,7 +101,7 @@ class TailRules:
             or (self.parent and outcome.parent_sampled is True)
             or (self.slow_s is not None and outcome.request_s > self.slow_s)
             or (self.ttft_s is not None and waited_s > self.ttft_s)
-            or (self.percent is not None and _share_of(outcome.trace_id) < self.percent / 100)
+            or (self.percent is not None and _is_among_first(outcome.trace_id, self.percent))
         )
 
     @property
@@ -118,9 +118,9 @@ class TailRules:
 KEEP_ALL = TailRules()
 
 
-def _share_of(trace_id: int) -> float:
-    """Where a trace stands among all, from 0 up to 1."""
-    return (trace_id & ((1 << _SAMPLED_BITS) - 1)) / (1 << _SAMPLED_BITS)
+def _is_among_first(trace_id: int, percent: float) -> bool:
+    """Whether a trace is in this share of all; ids are compared as whole numbers, of which a float can't hold each."""
+    return (trace_id & ((1 << _SAMPLED_BITS) - 1)) < percent / 100 * (1 << _SAMPLED_BITS)
 
 
 def _figure(text: str, name: str, value: str) -> float:
