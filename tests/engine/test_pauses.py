@@ -243,6 +243,20 @@ def test_an_engine_that_dies_takes_it_along(way: Way, overlap: bool) -> None:
 
 
 @each_overlap
+def test_what_it_paused_by_before_is_no_reason_of_its_end(overlap: bool) -> None:
+    for way in (by_stop_token, by_length):
+        engine = engine_with(overlap)
+        count = way(engine)
+        engine.resume("req-0", max_tokens=6)
+        engine.step()
+        engine.pause("req-0")
+        assert count < engine.seq("req-0").num_read_output_tokens < count + 6
+        engine.finish("req-0")
+        [out] = engine.outputs["req-0"].outputs
+        assert (out.finish_reason, out.stop_reason) == ("stop", None)
+
+
+@each_overlap
 def test_with_all_at_hand_it_runs_at_once(overlap: bool) -> None:
     engine = engine_with(overlap)
     by_length(engine)

@@ -192,6 +192,14 @@ def test_a_full_host_moves_its_oldest_down_to_the_file(overlap: bool) -> None:
     go_on(engine, names)
 
 
+def test_no_more_moves_down_than_has_to() -> None:
+    engine, names = with_paused(4, host_blocks=4, disk_blocks=8)
+    press(engine, 24)
+    assert swaps(engine) == [("out", 0, 2), ("out", 1, 2), ("down", 0, 2), ("out", 2, 2)]
+    assert places(engine, names) == ["disk", "host", "host", "device"]
+    go_on(engine, names)
+
+
 def test_without_host_memory_it_goes_to_the_file_and_without_room_there_nowhere() -> None:
     engine, names = with_paused(3, disk_blocks=3)
     press(engine, 20)
@@ -287,7 +295,7 @@ def test_one_that_is_on_its_way_back_may_be_stopped(how: str, overlap: bool) -> 
     press(engine, 24)
     runs = engine.add(prompt(5, 3), 9)
     engine.step()
-    engine.runner.move_delay = 4
+    engine.runner.move_delay = 2
     engine.resume(names[0], max_tokens=2)
     engine.step()
     seq = engine.seq(names[0])
@@ -300,9 +308,9 @@ def test_one_that_is_on_its_way_back_may_be_stopped(how: str, overlap: bool) -> 
         getattr(engine, what)(names[0])
     if "abort" in how:
         assert names[0] in engine.outputs and not seq.move_in
-        taken = engine.add(prompt(6, 11), 4)  # writes into all blocks that are free, at once
+        taken = engine.add(prompt(6, 14), 4)  # writes into the blocks at once
         engine.run()
-        assert engine.ids(taken) == solo(prompt(6, 11), 4)
+        assert engine.ids(taken) == solo(prompt(6, 14), 4)
     engine.run()
     assert engine.ids(runs) == solo(prompt(5, 3), 9)
     for number, name in enumerate(names):
@@ -326,6 +334,26 @@ def test_waiting_sequences_that_hold_all_blocks_do_not_stand_in_each_others_way(
         engine.finish(name)
         whole = [*prompt(number), *solo(prompt(number), 1), *prompt(5 + number, 5)]
         assert engine.ids(name) == solo(prompt(number), 1) + solo(whole, 3)
+    engine.check_empty()
+
+
+@each_overlap
+def test_an_urgent_one_takes_the_blocks_of_one_that_has_just_come_back(overlap: bool) -> None:
+    """While blocks are being filled nobody can have them: that it was in vain then must not be the last word."""
+    engine, names = with_paused(1, overlap, host_blocks=4, num_blocks=6, policy="priority")
+    LateMoves(engine)
+    press(engine, 24)
+    engine.runner.move_delay = 3
+    engine.resume(names[0], max_tokens=3)
+    engine.add(prompt(5, 3), 1, priority=-5)
+    engine.step()
+    assert engine.seq(names[0]).move_in
+    urgent = engine.add(prompt(6, 22), 2, priority=-1)
+    engine.run()
+    assert engine.ids(urgent) == solo(prompt(6, 22), 2)
+    assert [kind for kind, seq, _ in swaps(engine) if seq == 0] == ["out", "in", "out", "in"]
+    engine.finish(names[0])
+    assert engine.ids(names[0]) == solo(prompt(0), 4)
     engine.check_empty()
 
 
