@@ -338,6 +338,26 @@ def test_waiting_sequences_that_hold_all_blocks_do_not_stand_in_each_others_way(
 
 
 @each_overlap
+def test_a_resume_does_not_overtake_a_more_urgent_one_that_waits_for_blocks(overlap: bool) -> None:
+    engine = FakeEngine(num_blocks=8, policy="priority", prefix_cache=False, overlap=overlap)
+    paused = engine.add(prompt(0), 1, on_stop="pause", priority=5)
+    engine.run()
+    running = engine.add(prompt(1, 9), 3)
+    engine.step()
+    head = engine.add(prompt(2, 22), 1)  # six blocks: three are free, and two can be
+    engine.step()
+    assert engine.seq(head).wait_reason == "no_blocks" and engine.core.blocks.num_free == 3
+    engine.resume(paused, max_tokens=2)
+    assert engine.seq(paused).status is WAITING
+    engine.run()
+    engine.finish(paused)
+    order = [e.seq for e in engine.of(StatusChanged) if e.new == "RUNNING"]
+    assert order == [0, 1, 2, 0]
+    assert engine.ids(running) == solo(prompt(1, 9), 3) and engine.ids(paused) == solo(prompt(0), 3)
+    engine.check_empty()
+
+
+@each_overlap
 def test_an_urgent_one_takes_the_blocks_of_one_that_has_just_come_back(overlap: bool) -> None:
     """While blocks are being filled nobody can have them: that it was in vain then must not be the last word."""
     engine, names = with_paused(1, overlap, host_blocks=4, num_blocks=6, policy="priority")
