@@ -196,7 +196,7 @@ class Lives:
         if e.decodes:
             left_out = {seq for seq, _, _ in e.chunks} | set(e.idle)
             for seq, life in self._running.items():
-                if life.decodes and seq not in left_out:
+                if life.computed >= life.target and seq not in left_out:  # `life.decodes`: all of these are RUNNING
                     life.computed += 1
                     sampling.append(life)
         for seq, start, count in e.chunks:
@@ -211,25 +211,30 @@ class Lives:
         wasted = set(e.wasted)
         self.sampled = [life for life in self._sampling.pop(e.step, ()) if life.seq not in wasted]
         intervals: dict[int, tuple[int, str]] = {}
+        t, keep = e.t, self._keep_intervals
         for life in self.sampled:
-            if life.part == "prefill":
-                life.enter("decode", e.t)
+            if life.part == "decode":  # as `advance` does it; nearly all take this way
+                life.decode_ns += t - life.until_t
+                life.until_t = t
+            elif life.part == "prefill":
+                life.enter("decode", t)
             else:
-                life.advance(e.t)
+                life.advance(t)
             life.num_output_tokens += 1
-            life.first_token_t = life.first_token_t or e.t
-            interval, had_one, life.last_token_t = e.t - life.last_token_t, life.last_token_t, e.t
-            if not had_one:
+            before, life.last_token_t = life.last_token_t, t
+            if not before:
+                life.first_token_t, life.rested = life.first_token_t or t, False
                 continue
-            if self._keep_intervals:
+            interval = t - before
+            if keep:
                 life.intervals_ns.append(interval)
             if life.rested:
                 life.rested = False
                 continue
             life.interval_ns += interval
             life.num_intervals += 1
-            count, request = intervals.get(interval, (0, life.request))
-            intervals[interval] = (count + 1, request)
+            known = intervals.get(interval)
+            intervals[interval] = (1, life.request) if known is None else (known[0] + 1, known[1])
         self.intervals = intervals
 
 

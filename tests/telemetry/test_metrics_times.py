@@ -141,6 +141,18 @@ def test_a_request_of_several_sequences_is_observed_once_for_the_one_that_ends_l
     assert observed(metrics, "inter_token_seconds")[0] == 3 * 6
 
 
+def test_a_pause_before_the_first_token_takes_no_interval_away() -> None:
+    engine = FakeEngine(max_num_seqs=1)
+    engine.add(range(9), 3)
+    late = engine.add(range(20, 29), 6)
+    engine.step()
+    engine.pause(late)
+    engine.run()
+    engine.resume(late)
+    engine.run()
+    assert observed(fed([engine.events]), "inter_token_seconds")[0] == 2 + 5
+
+
 def test_a_request_under_way_when_the_reader_joins_gives_its_first_token_but_no_parts() -> None:
     engine = FakeEngine(max_num_seqs=1)
     engine.add(range(9), 5)
