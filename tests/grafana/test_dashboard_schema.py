@@ -54,8 +54,8 @@ def installed(npm: str, lacks: Callable[[str], NoReturn]) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         making = Path(tempfile.mkdtemp(dir=cache))
         try:
-            command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(making)]
-            done = subprocess.run([*command, *PACKAGES], capture_output=True, text=True, timeout=180, cwd=making)
+            flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--prefix", str(making)]
+            done = subprocess.run([npm, "install", *flags, *PACKAGES], capture_output=True, text=True, timeout=180, cwd=making)
             if done.returncode:
                 lacks(f"npm packages {', '.join(PACKAGES)} (npm says {done.stderr.strip()[-300:]})")
             try:
