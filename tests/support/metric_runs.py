@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -20,6 +21,9 @@ from nanolens.telemetry.metrics import Metrics
 from nanolens.telemetry.reader import JournalReader
 from nanolens.telemetry.recorder import Recorder
 
+NOT_COUNTED = {
+    f"nanolens_{name}" for name in ("engine_info", "journal_lag_seconds", "spans_total", "journal_bytes_total")
+}
 Key = tuple[str, frozenset[tuple[str, str]]]
 
 
@@ -156,3 +160,27 @@ def key(name: str, labels: Mapping[str, str] | None = None, **more: str) -> Key:
 def value(metrics: Metrics, name: str, **labels: str) -> float:
     """One sample of a scrape, by its name without prefix."""
     return samples(metrics.render())[key(name, labels)]
+
+
+def observed(metrics: Metrics, name: str, **labels: str) -> tuple[float, float]:
+    """How many values a histogram has, and their sum."""
+    found = collected(metrics)
+    return found[key(f"{name}_count", labels)], found[key(f"{name}_sum", labels)]
+
+
+def token_first(engine: FakeEngine, index: int) -> int:
+    """When the first token of the request of this number was read."""
+    found = engine.outputs[f"req-{index}"].metrics
+    assert found is not None
+    return found.first_token_t
+
+
+def of(events: list[AnyEvent], kind: type) -> list[Any]:
+    """The events of one kind."""
+    return [event for event in events if isinstance(event, kind)]
+
+
+def of_kinds(found: dict[Key, float], *kinds: tuple[Any, ...]) -> dict[Key, float]:
+    """The samples of some families that are not 0."""
+    names = {family.name for families in kinds for family in families} - NOT_COUNTED
+    return {sample: number for sample, number in found.items() if sample[0] in names and number}

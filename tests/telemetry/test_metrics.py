@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from metric_runs import Key, collected, fed, flat, key, rich_run, samples, value
+from metric_runs import (
+    NOT_COUNTED,
+    Key,
+    collected,
+    fed,
+    flat,
+    key,
+    of_kinds,
+    rich_run,
+    samples,
+    value,
+)
 from nanolens.telemetry.events import (
     AnyEvent,
     BlocksAllocated,
@@ -20,7 +31,6 @@ from nanolens.telemetry.events import (
     EngineError,
     EnginePaused,
     EngineStopped,
-    JournalDropped,
     Keyframe,
     PrefixMatched,
     RequestArrived,
@@ -38,9 +48,6 @@ from nanolens.telemetry.metric_families import COUNTERS, FAMILIES, GAUGES
 from nanolens.telemetry.metrics import Metrics
 
 BLOCKS, BLOCK_SIZE, HOST, DISK = 20, 4, 5, 7
-NOT_COUNTED = {
-    f"nanolens_{name}" for name in ("engine_info", "journal_lag_seconds", "spans_total", "journal_bytes_total")
-}
 
 
 def counted(events: list[AnyEvent]) -> dict[Key, float]:
@@ -168,12 +175,6 @@ def fill(keyframe: Keyframe | None) -> float:
     return sum(held.values()) / (BLOCK_SIZE * len(held)) if held else 0.0
 
 
-def of_kinds(found: dict[Key, float], *kinds: tuple[Any, ...]) -> dict[Key, float]:
-    """The samples of some families that are not 0."""
-    names = {family.name for families in kinds for family in families} - NOT_COUNTED
-    return {sample: number for sample, number in found.items() if sample[0] in names and number}
-
-
 @pytest.mark.parametrize("overlap", [False, True])
 def test_the_run_has_everything_in_it(overlap: bool) -> None:
     counts = Counter(type(event) for event in flat(rich_run(overlap)))
@@ -262,63 +263,6 @@ def test_labelled_totals_add_up_to_the_plain_ones() -> None:
     assert sum(totals[f"steps_{kind}"] for kind in kinds) == totals["steps"]
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_after_a_gap_gauges_and_counters_go_on_from_the_keyframe(overlap: bool) -> None:
-    frames = rich_run(overlap)[:-1]
-    joins = [index for index, frame in enumerate(frames) if isinstance(frame[0], Keyframe)]
-    whole = fed(frames)
-    for index in (joins[5], joins[len(joins) // 2], joins[-5]):
-        lost = JournalDropped(frames[index][0].t, 9, 3, "disk full")  # type: ignore[union-attr]
-        broken = fed([*frames[: index - 6], [lost], *frames[index:]])
-        skipped = fed([*frames[: index - 6], *frames[index:]])  # nobody says that something is missing
-        for other in (broken, skipped, fed(frames[index:])):
-            expected, found = samples(whole.render()), samples(other.render())
-            assert of_kinds(found, GAUGES) == of_kinds(expected, GAUGES)
-            assert of_kinds(found, COUNTERS) == of_kinds(expected, COUNTERS)
-
-
-def test_counters_do_not_fall_where_events_are_missed() -> None:
-    frames = rich_run(True)
-    metrics = Metrics(clock=lambda: 0)
-    before = collected(metrics)
-    for number, frame in enumerate(frames):
-        if number % 9 == 8:
-            metrics.lose()
-        elif number % 9 != 7 or isinstance(frame[-1], EngineStopped):
-            metrics.apply_all(frame)
-        after = collected(metrics)
-        assert not [sample for sample in of_kinds(before, COUNTERS) if after[sample] < before[sample]]
-        before = after
-
-
-def test_an_event_that_fits_nothing_before_it_is_a_gap() -> None:
-    frames = rich_run(True)[:-1]
-    broken = [*frames[:100], [BlocksFreed(1, 1, 77, [3], 0)], *frames[100:]]
-    whole, other = fed(frames), fed(broken)
-    assert other.num_contradictions == 1
-    assert of_kinds(samples(other.render()), GAUGES, COUNTERS) == of_kinds(samples(whole.render()), GAUGES, COUNTERS)
-
-
-def test_an_engine_that_died_holds_nothing_and_is_down() -> None:
-    frames = rich_run(True)
-    metrics = fed(frames[: len(frames) // 2], now=1 << 60)
-    assert value(metrics, "engine_up") == 1
-    assert value(metrics, "sequences", status="RUNNING") > 0
-    counters = of_kinds(samples(metrics.render()), COUNTERS)
-    metrics.engine_gone()
-    found = samples(metrics.render())
-    assert {name for name, _ in of_kinds(found, GAUGES)} == {"nanolens_last_step_timestamp_seconds"}
-    assert of_kinds(found, COUNTERS) == counters
-    metrics.apply_all(frames[len(frames) // 2])
-    assert value(metrics, "engine_up") == 1
-
-
-def test_a_run_that_begins_starts_all_counts_anew() -> None:
-    frames = rich_run(True)
-    twice = fed([*frames, *frames])
-    assert samples(twice.render()) == samples(fed(frames).render())
-
-
 def test_what_the_exporter_counts_is_shown() -> None:
     metrics = Metrics()
     metrics.exporter.journal_bytes = 12
@@ -328,12 +272,6 @@ def test_what_the_exporter_counts_is_shown() -> None:
     shown = {labels: number for (name, labels), number in found.items() if name == "nanolens_spans_total"}
     outcomes = {"recorded": 7, "exported": 0, "not_kept": 0, "dropped": 2}
     assert shown == {frozenset({("outcome", outcome)}): number for outcome, number in outcomes.items()}
-
-
-def test_lost_events_are_counted_from_the_journals_own_word() -> None:
-    frames = rich_run(True)
-    metrics = fed([*frames[:40], [JournalDropped(1, 9, 3, "disk full")]])
-    assert value(metrics, "journal_dropped_events_total") == 9
 
 
 def test_the_lag_is_the_age_of_the_newest_event_when_it_came() -> None:
