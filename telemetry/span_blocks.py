@@ -27,7 +27,6 @@ def _on_allocated(traces: OpenTraces, e: BlocksAllocated) -> None:
         if e.cached:
             _link_to_fillers(traces, draft, e.seq, e.cached)
     traces.free = e.free
-    _forget(traces, e.evicted)
 
 
 def _link_to_fillers(traces: OpenTraces, draft: Draft, own: int, blocks: Iterable[int]) -> None:
@@ -86,7 +85,6 @@ def _on_swapped(traces: OpenTraces, e: BlocksSwapped) -> None:
         if e.move:
             seq.moves[e.move] = draft
     traces.free = e.free
-    _forget(traces, e.evicted)
 
 
 def _on_swap_finished(traces: OpenTraces, e: SwapFinished) -> None:
@@ -98,11 +96,6 @@ def _on_swap_finished(traces: OpenTraces, e: SwapFinished) -> None:
     draft.attributes["nanolens.swap.bytes"] = e.num_bytes
     draft.attributes["nanolens.swap.copy_seconds"] = e.duration_ns / 1e9
     draft.error = e.error or None
-
-
-def _forget(traces: OpenTraces, blocks: Iterable[int]) -> None:
-    for block in blocks:
-        traces.filled_by.pop(block, None)
 
 
 def join_blocks(traces: OpenTraces, e: Keyframe) -> None:

@@ -138,7 +138,8 @@ class OpenTraces:
         requests: the open ones by id.
         seqs: their sequences by id.
         steps: steps in flight.
-        filled_by: block -> the span in which its cached content was computed.
+        filled_by: block -> the span in which its cached content was computed; of a block whose content is lost the
+            entry stays until it has new content, and nobody can share it before.
         free: free blocks on the device.
     """
 

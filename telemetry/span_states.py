@@ -114,14 +114,11 @@ def _on_preempted(traces: OpenTraces, e: SequencePreempted) -> None:
 
 
 def _on_planned(traces: OpenTraces, e: StepPlanned) -> None:
-    traces.free = e.free
     planned = traces.steps[e.step] = PlannedStep(e.t, [])
     for seq_id, start, count in e.chunks:
         seq = traces.seqs.get(seq_id)
         if seq is None:
             continue
-        traces.end_run(seq)
-        seq.token_t = 0
         attributes: dict[str, Value] = {
             "nanolens.step": e.step,
             "nanolens.step.kind": e.kind,
@@ -133,10 +130,8 @@ def _on_planned(traces: OpenTraces, e: StepPlanned) -> None:
 
 
 def _on_finished(traces: OpenTraces, e: StepFinished) -> None:
-    for step in [step for step in traces.steps if step < e.step]:  # it failed: its tokens are never read
-        for seq in traces.steps.pop(step).chunks:
-            if (lost := seq.chunks.pop(step, None)) is not None:
-                lost.cut(e.t)
+    for failed in [step for step in traces.steps if step < e.step]:  # their tokens are never read
+        del traces.steps[failed]
     planned = traces.steps.pop(e.step, None)
     if planned is None:
         return

@@ -144,7 +144,6 @@ class SpanBuilder:
             run = self._begin(e.started)
         traces = run.traces
         traces.lives.apply(e)
-        traces.steps.clear()
         live = {(each.request, each.arrived_t) for each in e.sequences}
         for request in list(traces.requests.values()):
             request.root.attributes["nanolens.partial"] = True

@@ -29,6 +29,7 @@ from nanolens.telemetry.lives import Lives
 from nanolens.telemetry.span_draft import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS
 from nanolens.telemetry.span_names import ATTRIBUTES, LINKS, NOTES, SPANS, pattern_of
 from nanolens.telemetry.spans import SpanBuilder
+from nanolens.telemetry.state import EngineState
 from nanolens.telemetry.tail_rules import KEEP_ALL, TailRules
 
 ONE_FOR_ONE = (StatusChanged, BlocksAllocated, SequencePreempted, BlocksSwapped, BlockCopied)
@@ -82,7 +83,10 @@ def check_whole(events: Sequence[AnyEvent]) -> list[ReadableSpan]:
 
 
 def check_one_for_one(events: Sequence[AnyEvent], spans: Sequence[ReadableSpan]) -> None:
-    """Each such event has one span, of its sequence and from its time on, and no other span says so."""
+    """Each such event has one span, of its sequence and from its time on, and no other span says so.
+
+    Spans about blocks tell what was free before and after.
+    """
     (offset,) = [event.wall_offset_ns for event in events if isinstance(event, EngineStarted)]
     wanted = Counter((tag_of(type(e)), e.seq, e.t + offset) for e in events if isinstance(e, ONE_FOR_ONE))
     found = Counter(
@@ -91,6 +95,19 @@ def check_one_for_one(events: Sequence[AnyEvent], spans: Sequence[ReadableSpan])
         if "nanolens.event" in s.attributes
     )
     assert found == wanted
+    state, free = EngineState(), Counter[tuple[int, int, int, int]]()
+    for event in events:
+        before = len(state.pool.free)
+        state.apply(event)
+        if isinstance(event, BlocksAllocated | BlocksSwapped):
+            free[event.seq, event.t + offset, before, len(state.pool.free)] += 1
+    names = ("seq", "blocks.free_before", "blocks.free_after")
+    told = [
+        (s, *(s.attributes[f"nanolens.{name}"] for name in names))
+        for s in spans
+        if f"nanolens.{names[1]}" in s.attributes
+    ]
+    assert Counter((seq, s.start_time, before, after) for s, seq, before, after in told) == free
 
 
 def check_roots(events: Sequence[AnyEvent], spans: Sequence[ReadableSpan]) -> None:
@@ -167,6 +184,16 @@ def check_steps(events: Sequence[AnyEvent], spans: Sequence[ReadableSpan]) -> No
     assert Counter((s.attributes["nanolens.step"], s.attributes["nanolens.seq"]) for s in named(spans, "prefill")) == (
         Counter((step, chunk[0]) for step, plan in planned.items() for chunk in plan.chunks)
     )
+    (offset,) = [event.wall_offset_ns for event in events if isinstance(event, EngineStarted)]
+    read = {e.step: e.t + offset for e in events if isinstance(e, StepFinished)}
+    ends = {span.context.span_id: span.end_time for span in spans}
+    for chunk in named(spans, "prefill"):
+        step = chunk.attributes["nanolens.step"]
+        assert chunk.start_time == planned[step].t + offset
+        if "nanolens.unfinished" in chunk.attributes:
+            assert chunk.end_time == ends[chunk.parent.span_id] < read.get(step, chunk.end_time + 1)
+        else:
+            assert chunk.end_time == read[step]
     decoded = 0
     for event in events:
         if isinstance(event, StepFinished):

@@ -242,6 +242,7 @@ def test_a_run_of_decode_steps_is_one_span() -> None:
         (300, 710, 1, 3, 7, 5, 0),
         (803, 910, 0, 8, 9, 2, 0),
     ]
+    assert told(spans[0], "decode.interval_max_seconds") == [pytest.approx((210 - 110) / 1e9)]  # since the prefill
     assert told(spans[1], *(f"decode.interval_{x}_seconds" for x in ("min", "mean", "max"))) == [
         pytest.approx(x / 1e9) for x in (100, 100, 100)
     ]
