@@ -55,7 +55,8 @@ def installed(npm: str, lacks: Callable[[str], NoReturn]) -> Path:
         making = Path(tempfile.mkdtemp(dir=cache))
         try:
             flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--prefix", str(making)]
-            done = subprocess.run([npm, "install", *flags, *PACKAGES], capture_output=True, text=True, timeout=180, cwd=making)
+            command = [npm, "install", *flags, *PACKAGES]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=making)
             if done.returncode:
                 lacks(f"npm packages {', '.join(PACKAGES)} (npm says {done.stderr.strip()[-300:]})")
             try:
