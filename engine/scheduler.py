@@ -153,9 +153,9 @@ class Scheduler(SequenceQueues):
                     break  # admitted in its turn
                 if not head.is_resident:
                     # Its KV comes back first: the slot stays in use until it is here.
-                    if not self._begin_return(head, self._reserve) or not head.is_resident:
-                        break
-                    continue
+                    if self._begin_return(head, self._reserve) and not head.move_in:
+                        continue
+                    break
             reason = "sequence_cap" if full else "no_blocks"
             for victim in victims:
                 self._preempt(victim, head, "priority")
