@@ -94,7 +94,7 @@ class Draft:
     def cut(self, t: int) -> None:
         """End it before what it waits for has come, unless it has ended."""
         if self.end_t < 0:
-            self.end_t = max(t, self.start_t)
+            self.end_t = t
             self.attributes["nanolens.unfinished"] = True
 
 

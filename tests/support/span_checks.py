@@ -70,7 +70,11 @@ def linked(span: ReadableSpan, role: str) -> list[tuple[int, int]]:
 
 def check_whole(events: Sequence[AnyEvent]) -> list[ReadableSpan]:
     """Everything that must hold for a journal in which all requests have ended; its spans."""
-    spans = spans_of(events)
+    builder = SpanBuilder()
+    builder.apply_all(events)
+    spans = builder.take()
+    traces = builder._run.traces  # type: ignore[union-attr]
+    assert not builder.open_requests and not traces.seqs and not traces.lives.lives and len(traces.steps) <= 2
     check_one_for_one(events, spans)
     check_roots(events, spans)
     check_nesting(spans)

@@ -18,6 +18,7 @@ from nanolens.telemetry.events import (
     RequestArrived,
     RequestFinished,
     SequencePreempted,
+    StatusChanged,
     StepFinished,
     SwapFinished,
 )
@@ -75,6 +76,35 @@ def test_times_are_those_of_the_wall() -> None:
     events[0].wall_offset_ns = 5_000_000  # type: ignore[union-attr]
     (root,) = roots(spans_of(events)).values()
     assert (root.start_time, root.end_time) == (5_000_010, 5_000_932)
+
+
+def test_a_request_tells_where_its_time_went() -> None:
+    (root,) = roots(spans_of(story())).values()
+    parts = ("queued", "prefill", "decode", "preempted", "paused", "time_to_first_token")
+    assert told(root, *(f"{part}_seconds" for part in parts)) == [
+        pytest.approx(x / 1e9) for x in (259 + 190, 20 + 19, 396 + 611, 100, 235, 110 - 10)
+    ]
+    assert told(root, "preemptions", "pauses", "peak_blocks", "priority") == [1, 2, 4, 0]
+
+
+def test_siblings_without_a_token_do_not_hide_the_first_one() -> None:
+    engine = FakeEngine(max_num_seqs=1)
+    name = engine.add([1, 2, 3], max_tokens=9, n=2)
+    for _ in range(3):
+        engine.step()
+    engine.abort(name)
+    (root,) = roots(run(engine)).values()
+    assert told(root, "time_to_first_token_seconds")[0] > 0
+
+
+def test_a_pause_that_lasted_too_long_is_told_from_an_abort() -> None:
+    events = story()
+    paused = events[find(events, StatusChanged, lambda e: e.reason == "delivered")]
+    assert isinstance(paused, StatusChanged)
+    paused.reason = "expired"
+    (root,) = roots(spans_of(events)).values()
+    assert (root.status.description, root.attributes["error.type"]) == ("expired", "expired")
+    assert root.attributes["gen_ai.response.finish_reasons"] == ("abort", "abort")
 
 
 def test_the_resource_is_the_run_and_what_was_given() -> None:

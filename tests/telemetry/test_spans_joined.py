@@ -12,8 +12,11 @@ from nanolens.telemetry.events import (
     EngineStopped,
     JournalDropped,
     Keyframe,
+    RequestArrived,
     RequestFinished,
+    SequenceSnapshot,
     StatusChanged,
+    StepFinished,
     StepPlanned,
 )
 from nanolens.telemetry.spans import SpanBuilder
@@ -105,6 +108,62 @@ def test_over_a_gap_a_request_goes_on_and_is_partial() -> None:
     (waiting,) = named(spans, "WAITING", 0)[1:]
     assert (waiting.start_time, is_partial(waiting), is_partial(second)) == (531, True, False)
     assert len({place(span) for span in spans}) == len(spans)
+
+
+def snapshot(seq: int, status: str, wait_reason: str = "", computed: int = 4, outputs: int = 1) -> SequenceSnapshot:
+    """A sequence of request r0, which arrived at 10 and has been in its status since 11."""
+    return SequenceSnapshot(
+        seq, "r0", status, "decode", "admitted", wait_reason, "device", 0, 10, 11, 4, outputs, computed, 0, 4, 9, 0, [],
+        first_token_t=20, last_token_t=20,
+    )  # fmt: skip
+
+
+def keyframe(t: int, *sequences: SequenceSnapshot) -> Keyframe:
+    waiting = [each.seq for each in sequences if each.status == "WAITING"]
+    running = [each.seq for each in sequences if each.status == "RUNNING"]
+    return Keyframe(t, 5, swap_started(), list(sequences), waiting, running, [], b"", [], list(range(8)), {})
+
+
+def decode(step: int, t: int) -> list[AnyEvent]:
+    return [
+        StepPlanned(t, step, "decode", [], 1, [], 0, 1, 8),
+        StepFinished(t + 1, step, 1, 1, 1, 1, 1, 1, []),
+    ]
+
+
+def test_a_reason_to_wait_counts_from_the_keyframe_on() -> None:
+    running = StatusChanged(70, 6, 0, "WAITING", "RUNNING", "admitted")
+    end = [StatusChanged(80, 6, 0, "RUNNING", "FINISHED", "stop"), RequestFinished(81, "r0", "stop", 4, 1, 0)]
+    spans = spans_of([keyframe(50, snapshot(0, "WAITING", "no_blocks")), running, *end])
+    assert named(spans, "WAITING")[0].attributes["nanolens.wait.no_blocks_seconds"] == pytest.approx(20e-9)
+
+
+def test_a_run_of_decode_steps_ends_at_a_gap_and_another_begins_after_it() -> None:
+    begin: list[AnyEvent] = [
+        swap_started(),
+        RequestArrived(10, "r0", [0, 1], 4, 9, 0, {}),
+        *(StatusChanged(11, 0, seq, "", "WAITING", "arrived", "r0") for seq in (0, 1)),
+        *(StatusChanged(12, 1, seq, "WAITING", "RUNNING", "admitted") for seq in (0, 1)),
+        StepPlanned(13, 1, "prefill", [(0, 0, 4), (1, 0, 4)], 0, [], 0, 2, 8),
+        StepFinished(20, 1, 1, 1, 1, 1, 8, 2, []),
+        *decode(2, 30),
+        StepPlanned(32, 3, "decode", [], 2, [], 0, 2, 8),
+    ]
+    alone = snapshot(0, "RUNNING", computed=9, outputs=6)
+    alone.status_t = 12
+    end: list[AnyEvent] = [
+        StatusChanged(600, 8, 0, "RUNNING", "FINISHED", "stop"),
+        RequestFinished(600, "r0", "stop", 4, 10, 0),
+    ]
+    gap = [JournalDropped(490, 1, 1, "full"), keyframe(500, alone)]
+    spans = spans_of([*begin, *gap, *decode(7, 510), *decode(8, 520), *end])
+    check_nesting(spans)
+    first, second = named(spans, "decode", 0)
+    assert [(s.start_time, s.end_time, is_partial(s)) for s in (first, second)] == [(30, 31, True), (510, 521, True)]
+    assert first.context.span_id != second.context.span_id
+    assert second.attributes["nanolens.decode.interval_max_seconds"] == pytest.approx(10e-9)
+    (sibling,) = named(spans, "RUNNING", 1)  # it ended in the gap
+    assert (sibling.end_time, sibling.attributes["nanolens.unfinished"]) == (490, True)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
