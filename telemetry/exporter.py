@@ -74,6 +74,7 @@ class Exporter:
         self._start = start
         self._handled = resume or Place(start, start)
         self._open = OpenRequests(start)
+        self._read_to = start
         self._here = self._handled  # up to where all spans have been put into batches
         self._saved: tuple[Place, bool] | None = None
         self._saving = threading.Lock()  # the sender saves too
@@ -135,8 +136,8 @@ class Exporter:
         if self._spans is not None:
             self._spans.apply_all(frame.events)
             self._put(self._spans, at, before)
-        # What follows the frame is not known yet; its offset is larger.
-        self._here = max(self._here, Place(self._open.oldest, Position(at.segment, at.offset + 1)), key=_order)
+        self._read_to = _after(at)
+        self._here = max(self._here, Place(self._open.oldest, self._read_to), key=_order)
 
     def _lose(self, gap: str) -> None:
         """Segments were deleted before they were read."""
@@ -270,9 +271,10 @@ class Exporter:
         if self._metrics is not None:
             self._metrics.engine_gone()
         if self._spans is not None:
-            before = self._open.oldest
+            at, before = self._read_to, self._open.oldest
             self._spans.close("the engine's process died before the request ended")
-            self._put(self._spans, self._here.frame, before)
+            self._put(self._spans, at, before)
+            self._here = max(self._here, Place(before, _after(at)), key=_order)
 
     def _save_sent(self, batch: Batch) -> None:
         """After a batch is out, in the sender's thread."""
@@ -296,6 +298,11 @@ class Exporter:
             self._cursor = None
             return
         self._saved = (place, ended)
+
+
+def _after(frame: Position) -> Position:
+    """A place behind a frame and not behind what follows it, which may not be known yet."""
+    return Position(frame.segment, frame.offset + 1)
 
 
 def _order(place: Place) -> tuple[int, int, int]:

@@ -148,6 +148,9 @@ class Sender:
                 continue
             except SinkRefused as error:
                 sent = Sent(batch.count, str(error))
+            except Exception as error:  # the thread must go on: whoever waits for room in the queue waits for it
+                logger.debug("%s: a batch failed", self._sink.name, exc_info=True)
+                sent = Sent(batch.count, f"{type(error).__name__}: {error}")
             self._back()
             rejected = min(sent.rejected, batch.count)
             if rejected or sent.message:
