@@ -51,7 +51,8 @@ class SpanBuilder:
 
     It joins at engine.started or at a keyframe. What began before a keyframe where it joined, also after a gap
     (journal.dropped), is marked `nanolens.partial`; ids are those that a reader from the start finds, except where a
-    caller's trace is not known any more.
+    caller's trace is not known any more. Links lead into the traces of other requests: what these lead to is there once
+    that request has ended, if the rules keep it.
 
     Args:
         resource_attributes: of all spans, over those that the run itself gives (service name, version and instance).
