@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,13 +17,15 @@ from nanolens.telemetry.events import (
     AnyEvent,
     BlockCopied,
     BlocksSwapped,
+    Keyframe,
     SequencePreempted,
     StatusChanged,
     StepRetried,
     SwapFinished,
 )
+from nanolens.telemetry.reader import JournalReader
 from random_lives import Driver
-from span_checks import check_whole, named, roots
+from span_checks import check_whole, named, roots, spans_of
 
 WAYS = [*itertools.product(("recompute", "swap"), (False, True), ("fcfs", "priority", "sjf"))]
 
@@ -84,6 +87,15 @@ def test_a_run_that_only_has_device_memory(overlap: bool) -> None:
     engine.core.close()
     spans = check_whole(engine.events)
     assert len(named(spans, "preempted")) > 5
+
+
+def test_the_files_give_the_same_spans_as_the_events(tmp_path: Path) -> None:
+    """Keyframes between the events change nothing, nor do segments."""
+    engine = busy_engine(tmp_path, segment_bytes=1 << 14)
+    engine.core.close()
+    read = [event for frame in JournalReader(tmp_path).frames() for event in frame.events]
+    assert any(isinstance(event, Keyframe) for event in read) and len(list(tmp_path.iterdir())) > 2
+    assert [span.to_json() for span in spans_of(read)] == [span.to_json() for span in spans_of(engine.events)]
 
 
 @pytest.mark.parametrize("overlap", [False, True])
