@@ -105,7 +105,7 @@ class StepLoop:
             return True
         if scheduler.paused:
             return False
-        return bool(scheduler.waiting or scheduler.running) or self._is_due()
+        return bool(scheduler.waiting or scheduler.running or scheduler.residency.under_way) or self._is_due()
 
     @property
     def next_deadline(self) -> int | None:
@@ -141,8 +141,8 @@ class StepLoop:
             self._launch(plan)
         if self._in_flight and (plan is None or len(self._in_flight) > self._depth):
             self._collect()
-        elif plan is None and self.scheduler.residency.under_way and self.scheduler.waiting:
-            self._finish_moves()  # nothing can run before one of them has arrived
+        elif plan is None and self.scheduler.residency.under_way:
+            self._finish_moves()  # nothing can run before one of them has arrived, or nobody is left to
         elif plan is None:
             self.flush()
             return expired
