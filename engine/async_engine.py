@@ -14,6 +14,7 @@ from . import messages as m
 from .config import EngineConfig
 from .core_client import CoreClient
 from .outputs import RequestOutput
+from .progress import Progress
 from .request_fields import Prompt
 from .sampling_params import SamplingParams
 from .turn import Turn
@@ -84,6 +85,11 @@ class AsyncEngine:
         if started is None:
             raise RuntimeError(_NOT_STARTED)
         return started
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where Prometheus finds this engine's metrics, on 127.0.0.1 (`metrics_port=0` takes any free port)."""
+        return self._running().metrics_port
 
     @property
     def pid(self) -> int:
@@ -185,6 +191,14 @@ class AsyncEngine:
     async def breakpoints(self) -> dict[int, str]:
         """Predicates by number."""
         return await self._running().call(m.Breakpoints(), dict[int, str])
+
+    async def mark(self, text: str, origin: str = "operator") -> None:
+        """Put a note into the journal. Errors: InvalidRequest."""
+        await self._running().call(m.Mark(text, origin), type(None))
+
+    async def progress(self) -> Progress:
+        """How far the engine has come; answered between two steps, so that a step that hangs gives no answer."""
+        return await self._running().call(m.AskProgress(), Progress)
 
     async def ping(self) -> float:
         """Seconds since the engine's loop last turned: more than the longest step can take means that a step hangs.

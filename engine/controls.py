@@ -6,7 +6,9 @@ import reprlib
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidRequest, NotPaused, UnknownRequest
+from ..telemetry.events import Mark
 from .core import EngineCore
+from .progress import Progress
 from .request_fields import Prompt, as_name, as_token_ids, recordable
 from .sampling_params import check_token_ids, check_whole
 from .sequence import Sequence, SequenceStatus
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from ..models.tokenizer import AnyTokenizer
 
 MAX_STEPS = 2**31 - 1  # that a paused engine can be granted at once
+MAX_MARK = 2000  # characters of a note in the journal
 
 
 class Controls:
@@ -162,6 +165,34 @@ class Controls:
     def next_deadline(self) -> int | None:
         """When the next paused sequence expires (a `step` does it), in clock nanoseconds; None: none will."""
         return self.core.next_deadline
+
+    def mark(self, text: str, origin: str = "operator") -> None:
+        """Put a note into the journal, between what happened before and after it.
+
+        Args:
+            text: 1 to 2,000 characters; it stands there as given, so it should hold nothing of a prompt.
+            origin: who says so.
+
+        Raises:
+            InvalidRequest: naming the argument.
+            EngineDead: the engine was closed.
+        """
+        self.core.require_open()
+        text, origin = as_name("text", text, MAX_MARK), as_name("origin", origin)
+        if not text:
+            raise InvalidRequest("text", "text='': a note has at least one character")
+        self.core.recorder.record(Mark(self.core.clock(), text, origin))
+        self.core.flush()
+
+    @property
+    def progress(self) -> Progress:
+        """How far the engine has come. Costs O(live sequences): whoever watches it asks often."""
+        scheduler, live = self.core.scheduler, len(self.core.book.live_sequences)
+        waiting, running = len(scheduler.waiting), len(scheduler.running)
+        return Progress(
+            step=scheduler.step, waiting=waiting, running=running, paused=live - waiting - running,
+            free_blocks=len(self.core.blocks.free), engine_paused=scheduler.paused,
+        )  # fmt: skip
 
     def die(self, message: str) -> None:
         """End every open request in ERROR with this message, and the engine: each later call raises EngineDead."""

@@ -69,11 +69,13 @@ class CoreClient:
 
     Attributes:
         started: the first event of its run; None until it is ready.
+        metrics_port: where its exporter serves the metrics, on 127.0.0.1; None: nowhere.
         death: why the process ended; "" while it has not.
     """
 
     def __init__(self, target: Callable[[Connection], None]) -> None:
         self.started: EngineStarted | None = None
+        self.metrics_port: int | None = None
         self.death = ""
         self._closing = False
         self._loop = asyncio.get_running_loop()
@@ -237,7 +239,7 @@ class CoreClient:
                 if not future.done():
                     future.set_exception(report.fault.unpack())
             case m.Ready() if not self._ready.done():
-                self.started = report.started
+                self.started, self.metrics_port = report.started, report.metrics_port
                 self._ready.set_result(None)
             case m.StartFailed() if not self._ready.done():
                 self._ready.set_exception(report.fault.unpack())

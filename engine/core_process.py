@@ -106,7 +106,8 @@ class CoreServer:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                 signal.signal(number, self._on_signal)
-        outbox.put(encode(Ready(engine.core.started)))
+        exporting = engine.exporting
+        outbox.put(encode(Ready(engine.core.started, None if exporting is None else exporting.metrics_port)))
         self._loop = EngineLoop(engine, on_turn=self._flush)
         self._loop.ended.add_done_callback(lambda ended: self._wake())
 

@@ -15,6 +15,7 @@ from ..errors import InvalidRequest, NanolensError
 from ..telemetry.events import EngineStarted
 from .config import EngineConfig
 from .outputs import Delta
+from .progress import Progress
 from .request_book import describe
 from .sampling_params import SamplingParams
 
@@ -215,9 +216,28 @@ class Breakpoints(EngineCommand):
         return dict(engine.breakpoints)
 
 
+class Mark(EngineCommand):
+    """`Engine.mark`."""
+
+    text: str
+    origin: str
+
+    def run(self, engine: Engine) -> None:
+        """Nothing comes back."""
+        engine.mark(self.text, self.origin)
+
+
+class AskProgress(EngineCommand):
+    """`Engine.progress`."""
+
+    def run(self, engine: Engine) -> Progress:
+        """The numbers now."""
+        return engine.progress
+
+
 AnyCommand = Union[
     Add, Resume, Finish, Abandon, Refuse, Ping, Close, Abort, Pause, SetPriority, Snapshot, PauseEngine,
-    ContinueEngine, AddBreakpoint, RemoveBreakpoint, Breakpoints,
+    ContinueEngine, AddBreakpoint, RemoveBreakpoint, Breakpoints, Mark, AskProgress,
 ]  # fmt: skip
 
 
@@ -225,6 +245,7 @@ class Ready(msgspec.Struct, tag=True, array_like=True):
     """The model is loaded; commands are taken."""
 
     started: EngineStarted
+    metrics_port: int | None = None  # where the exporter's process serves them
 
 
 class StartFailed(msgspec.Struct, tag=True, array_like=True):

@@ -11,7 +11,7 @@ Prompt = str | Sequence[int]
 MAX_NAME = 256  # characters of a request id or a traceparent
 
 
-def as_name(field: str, value: object) -> str:
+def as_name(field: str, value: object, max_chars: int = MAX_NAME) -> str:
     """A request id or traceparent as a plain string that a journal can hold.
 
     Raises:
@@ -19,8 +19,8 @@ def as_name(field: str, value: object) -> str:
     """
     if not isinstance(value, str):
         raise InvalidRequest(field, f"{field}: must be a string, not {type(value).__name__}")
-    if len(value) > MAX_NAME:
-        raise InvalidRequest(field, f"{field} has {len(value)} characters: must be at most {MAX_NAME}")
+    if len(value) > max_chars:
+        raise InvalidRequest(field, f"{field} has {len(value)} characters: must be at most {max_chars}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
