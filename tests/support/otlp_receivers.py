@@ -80,6 +80,10 @@ class OtlpServer:
             self._server = None
 
     @property
+    def is_open(self) -> bool:
+        return self._server is not None
+
+    @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
@@ -110,6 +114,9 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
+        if not self.owner.is_open:  # a connection that was kept from before
+            self.close_connection = True
+            return
         self.owner.requests.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
         body = self.rfile.read(int(self.headers["content-length"])) if "content-length" in self.headers else b"".join(
             self._chunks()
