@@ -17,6 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from nanolens.engine.llm import LLM
     from nanolens.engine.runner.load import LoadedModel
+    from serve import Server
 
 # Read by torch and BLAS when they load, here and in child processes. Set in the environment, so that tests of parts
 # that need no torch don't load it. One thread: at these sizes a second gains little, and where the machine is busy the
@@ -100,6 +101,15 @@ def smollm2(smollm2_parts: LoadedModel) -> Iterator[Callable[..., LLM]]:
     yield build
     for llm in opened:
         llm.close()
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server on the tiny model, shared by the suite: a test leaves it as it found it, with nothing alive in it."""
+    from serve import Server
+
+    with Server(tmp_path_factory.mktemp("tiny_server")) as server:
+        yield server
 
 
 def _children() -> dict[int, str]:
