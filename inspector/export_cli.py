@@ -81,12 +81,12 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             if export.metrics_port is not None:
                 _say(f"metrics at http://{arguments.metrics_host}:{export.metrics_port}/metrics")
-            export.handle_signals()
-            outcome = export.run(reader)
-            if outcome is not None and options.sends_spans:
-                _say(report(outcome, reader.run))
-            if not export.told:
-                export.linger()
+            with export.handle_signals():
+                outcome = export.run(reader)
+                if outcome is not None and options.sends_spans:
+                    _say(report(outcome, reader.run))
+                if not export.told:
+                    export.linger()
         finally:
             export.close()
     except InvalidConfig as error:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -109,16 +110,21 @@ class Export:
         if self._exporter is not None:
             self._exporter.stop()
 
-    def handle_signals(self) -> None:
-        """End in order on SIGTERM and SIGINT; a second SIGINT interrupts that."""
+    @contextlib.contextmanager
+    def handle_signals(self) -> Iterator[None]:
+        """Meanwhile, end in order on SIGTERM and SIGINT; a second SIGINT interrupts that."""
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             if number == signal.SIGINT and self.told:
                 raise KeyboardInterrupt
             self.stop()
 
-        signal.signal(signal.SIGTERM, on_signal)
-        signal.signal(signal.SIGINT, on_signal)
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def run(self, reader: JournalReader) -> Outcome | None:
         """Export a run. None: it was exported to its end before.

@@ -137,7 +137,7 @@ def test_without_recording_there_is_nothing_to_export() -> None:
 
 @pytest.mark.parametrize("value", ["collector:4318", "ftp://x", "http://u:p@x", 1, ""])
 def test_an_endpoint_that_is_no_url_is_refused(value: object) -> None:
-    with pytest.raises(InvalidConfig, match="^otlp="):
+    with pytest.raises(InvalidConfig, match=r"^otlp="):
         EngineConfig(otlp=value)  # type: ignore[arg-type]
 
 

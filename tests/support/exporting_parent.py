@@ -1,7 +1,7 @@
 """A program for tests: an engine with an exporter, one request that has ended and one that is open, and an end.
 
-Usage: exporting_parent.py JOURNAL URL END. Prints the exporter's pid once the first request has ended. END is "killed" or
-"interrupted" (waits for a signal), "returns" (ends the program without a close), or "leaves" (by os._exit).
+Usage: exporting_parent.py JOURNAL URL END. Prints the exporter's pid once the first request has ended. END is "killed"
+or "interrupted" (waits for a signal), "returns" (ends the program without a close), or "leaves" (by os._exit).
 """
 
 from __future__ import annotations

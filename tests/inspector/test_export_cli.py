@@ -1,0 +1,213 @@
+"""`nano-trace export`: flags, what is said, exit codes, files and cursors."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from journals import busy_engine, started, stopped, writer_of
+from nanolens.inspector.trace_cli import main
+from nanolens.telemetry.cursor import CursorFile, Place
+from nanolens.telemetry.reader import JournalReader, Position
+from nanolens.telemetry.spans import SpanBuilder
+from otlp_receivers import OtlpServer, ids, wait_until
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    engine = busy_engine(tmp_path / "journal")
+    engine.close()
+    return tmp_path / "journal"
+
+
+def expected(journal: Path) -> list[Any]:
+    builder = SpanBuilder()
+    for frame in JournalReader(journal).frames():
+        builder.apply_all(frame.events)
+    return builder.take()
+
+
+def file_spans(path: Path) -> list[dict[str, Any]]:
+    """The spans of a file, as JSON."""
+    return [
+        span
+        for line in path.read_text().splitlines()
+        for resource in msgspec.json.decode(line)["resourceSpans"]
+        for scope in resource["scopeSpans"]
+        for span in scope["spans"]
+    ]
+
+
+def test_a_file_holds_otlp_json(journal: Path, tmp_path: Path) -> None:
+    out = tmp_path / "spans.jsonl"
+    assert main(["export", str(journal), "--file", str(out), "--batch", "100"]) == 0
+    spans, whole = file_spans(out), expected(journal)
+    assert len(out.read_text().splitlines()) == -(-len(whole) // 100)
+    for got, span in zip(spans, whole, strict=True):
+        context = span.get_span_context()
+        assert got["traceId"] == f"{context.trace_id:032x}"
+        assert got["spanId"] == f"{context.span_id:016x}"
+        assert got.get("parentSpanId", "") == (f"{span.parent.span_id:016x}" if span.parent else "")
+        assert (got["startTimeUnixNano"], got["endTimeUnixNano"]) == (str(span.start_time), str(span.end_time))
+        assert {item["key"] for item in got.get("attributes", [])} == set(span.attributes)
+        assert [link["spanId"] for link in got.get("links", [])] == [f"{x.context.span_id:016x}" for x in span.links]
+    resource = msgspec.json.decode(out.read_text().splitlines()[0])["resourceSpans"][0]["resource"]
+    assert {"key": "service.name", "value": {"stringValue": "nanolens"}} in resource["attributes"]
+
+
+def test_exporting_twice_gives_the_same_spans(journal: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        assert main(["export", str(journal), "--once", "--file", str(tmp_path / name)]) == 0
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_a_run_that_was_exported_to_its_end_is_not_sent_again_unless_asked(
+    journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with OtlpServer() as server:
+        arguments = ["export", str(journal), "--otlp", server.url]
+        assert main(arguments) == 0
+        first = server.ids
+        assert first == ids(expected(journal))
+        assert main(arguments) == 0
+        assert "exported to its end before" in capsys.readouterr().err
+        assert server.ids == first
+        assert main([*arguments, "--from-start"]) == 0
+        assert server.ids == first + first
+
+
+def test_a_file_that_was_removed_is_written_anew(journal: Path, tmp_path: Path) -> None:
+    out = tmp_path / "spans.jsonl"
+    for _ in range(2):
+        assert main(["export", str(journal), "--file", str(out)]) == 0
+        assert len(file_spans(out)) == len(expected(journal))
+        out.unlink()
+
+
+def test_a_cursor_of_another_run_is_told_of_and_passed_over(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cursor = tmp_path / "cursor"
+    CursorFile(cursor).save("another", Place(Position(3, 100), Position(3, 200)))
+    with OtlpServer() as server:
+        assert main(["export", str(journal), "--otlp", server.url, "--cursor", str(cursor)]) == 0
+        assert server.ids == ids(expected(journal))
+    told = capsys.readouterr().err
+    assert "is of run another" in told
+    assert "--run another" in told
+
+
+NEWER = '{"version":99,"run":"r","join":[1,0],"frame":[1,0],"count":0,"ended":false}'
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"version":1}', NEWER])
+def test_a_file_that_is_no_cursor_is_named(journal: Path, capsys: pytest.CaptureFixture[str], content: str) -> None:
+    (journal / "export.cursor").write_text(content)
+    with OtlpServer() as server:
+        assert main(["export", str(journal), "--otlp", server.url]) == 2
+        told = capsys.readouterr().err
+        assert "export.cursor" in told
+        assert "--from-start" in told
+        assert main(["export", str(journal), "--otlp", server.url, "--from-start"]) == 0
+
+
+def test_headers_and_the_endpoint_come_from_the_environment_too(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with OtlpServer() as server:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-one=1,x-two=2")
+        assert main(["export", str(journal), "--header", "X-Two=two"]) == 0
+        _, headers = server.requests[0]
+        assert (headers["x-one"], headers["x-two"]) == ("1", "two")
+        assert server.ids == ids(expected(journal))
+
+
+def test_rules_are_asked(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "spans.jsonl"
+    assert main(["export", str(journal), "--file", str(out), "--keep", "aborted", "--keep", "preempted"]) == 0
+    spans = file_spans(out)
+    assert 0 < len(spans) < len(expected(journal))
+    told = capsys.readouterr().err
+    recorded, exported, let_go = (int(re.search(rf"(\d+) {what}", told)[1]) for what in (  # type: ignore[index]
+        "spans recorded", "exported", "let go by --keep"))  # fmt: skip
+    assert recorded == len(expected(journal)) == exported + let_go
+    assert exported == len(spans)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to do"),
+        (["--otlp", "nowhere"], "otlp='nowhere'"),
+        (["--otlp", "http://x", "--file", "y"], "one of them"),
+        (["--otlp-protocol", "grpc"], "without an endpoint"),
+        (["--otlp", "http://x", "--header", "novalue"], "NAME=VALUE"),
+        (["--file", "/no/such/place"], "file=/no/such/place: can't be written"),
+        (["--metrics-port", "70000"], "from 0 to 65535"),
+        (["--otlp", "http://x", "--keep", "everything"], "keep=everything"),
+    ],
+)
+def test_what_can_not_work_is_said(
+    journal: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str],
+    message: str,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+    assert main(["export", str(journal), *arguments]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("arguments", [["--batch", "0"], ["--queue", "x"], ["--drain", "-1"], ["--once", "--follow"]])
+def test_figures_out_of_range_are_usage_errors(journal: Path, arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["export", str(journal), "--file", "x", *arguments])
+    assert caught.value.code == 2
+
+
+def test_a_journal_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(tmp_path / "none"), "--metrics-port", "0"]) == 2
+    assert "no such file or directory" in capsys.readouterr().err
+
+
+def test_metrics_are_served_while_it_lingers(journal: Path) -> None:
+    command = [sys.executable, "-P", "-m", "nanolens.inspector.trace_cli", "export", str(journal)]
+    process = subprocess.Popen(
+        [*command, "--metrics-port", "0", "--linger", "60"], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    try:
+        url = process.stderr.readline().rpartition(" ")[2].strip()
+
+        def page() -> str:
+            with urllib.request.urlopen(url, timeout=10) as response:
+                text: str = response.read().decode()
+                return text
+
+        wait_until(lambda: "nanolens_engine_up 0.0" in page() and "nanolens_steps_total" in page())
+        wait_until(lambda: 'nanolens_requests_total{finish_reason="abort"} 3.0' in page())
+        read = sum(path.stat().st_size for path in journal.glob("*.journal"))
+        assert read * 0.9 < float(re.findall(r"nanolens_journal_bytes_total (\S+)", page())[-1]) < read
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_an_empty_run_has_no_spans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    writer = writer_of(tmp_path / "journal")
+    writer.append([started(), stopped()])
+    writer.close()
+    assert main(["export", str(tmp_path / "journal"), "--file", str(tmp_path / "out")]) == 0
+    assert "0 spans recorded, 0 exported" in capsys.readouterr().err
+    assert (tmp_path / "out").read_bytes() == b""
