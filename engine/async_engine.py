@@ -156,6 +156,14 @@ class AsyncEngine:
         """
         return await self._running().call(m.Finish(request_id), RequestOutput)
 
+    def has_request(self, request_id: str) -> bool:
+        """Whether a live request has this id; one that was just sent has it once the engine has answered."""
+        return self._running().has_request(request_id)
+
+    def refuse(self, request_id: str, field: str, message: str, traceparent: str | None = None) -> None:
+        """Have it recorded that a request was refused before it came here. Does nothing once the engine has ended."""
+        self._running().refuse(request_id, field, message, traceparent)
+
     async def abort(self, request_id: str) -> bool:
         """End a live request; False when there is none of this id. Its turn ends with the finish reason "abort"."""
         return await self._running().call(m.Abort(request_id), bool)

@@ -116,6 +116,16 @@ class CoreClient:
             pass
         return name
 
+    def has_request(self, request_id: str) -> bool:
+        """Whether a live request has this id."""
+        return request_id in self._by_name
+
+    def refuse(self, request_id: str, field: str, message: str, traceparent: str | None) -> None:
+        """Have a refusal recorded, under the names it gave as far as a journal can hold them."""
+        if self.is_alive:
+            names = [recordable(each) or "" for each in (request_id, field, message)]
+            self._link.send(m.encode_command(0, m.Refuse(*names, traceparent=recordable(traceparent))))
+
     async def call(self, command: m.Command, kind: type[T]) -> T:
         """Send a command and wait for its result.
 
@@ -145,8 +155,7 @@ class CoreClient:
             )
             data = m.encode_command(number, add)
         except InvalidRequest as error:  # what a message can't hold is refused here, and recorded there
-            name, parent = recordable(request_id) or "", recordable(traceparent)
-            link.send(m.encode_command(0, m.Refuse(name, error.field, str(error), parent)))
+            self.refuse(request_id, error.field, str(error), traceparent)
             raise
         turn.stream = number
         stream = self._streams[number] = _Stream(number)

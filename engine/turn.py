@@ -80,6 +80,12 @@ class Turn:
         """
         await self._start(wants_deltas=True)
 
+    def drain(self) -> list[Delta]:
+        """The pieces that have come and were not read yet: for a reader that fell behind."""
+        deltas = list(self._deltas)
+        self._deltas.clear()
+        return deltas
+
     async def aclose(self) -> None:
         """Leave the turn; a request that has not come to its end, or a pause, is aborted."""
         self._is_read = True
