@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import NanolensError
-from . import conversations, kernels, offline
+from . import conversations, kernels, offline, serve
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for module, name, summary in (
         (offline, "offline", "a batch of requests that all arrive at once"),
         (conversations, "conversations", "many turns over a small pool: paused between them, or sent again"),
+        (serve, "serve", "a running server, as its clients see it"),
         (kernels, "kernels", "each kernel's time beside its limit, torch and flash-attn"),
     ):
         command = commands.add_parser(

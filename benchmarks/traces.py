@@ -1,6 +1,6 @@
 """Traces as requests: Azure's CSV of lengths, Mooncake's JSON lines with prefix identities, MT-bench's questions.
 
-Knows the files' formats; arrival times are left out, for offline everything arrives at once.
+Knows the files' formats. Requests come without their times, which `read_times` has: offline everything arrives at once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def read_trace(
                 found = list(islice(_azure(path, csv.DictReader(file), scale, rng, vocab_size), limit))
                 scaled = True
             else:
-                rows = list(islice(_json_lines(path, file), limit))
+                rows = list(islice(json_lines(path, file), limit))
                 scaled = _has_hash_ids(path, rows)
                 if scaled:
                     found = [_mooncake(path, row, scale, vocab_size) for row in rows]
@@ -68,6 +69,35 @@ def read_trace(
     if not found:
         raise InvalidConfig(f"trace {path}: it holds no requests")
     return found, scaled
+
+
+def read_times(path: Path, limit: int | None) -> list[float] | None:
+    """When each request of a trace arrived: seconds after the first, rising; None where the trace holds no times.
+
+    Raises:
+        InvalidConfig: the file can't be read, or a time of it is none.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            if path.suffix == ".csv":
+                rows = enumerate(csv.DictReader(file), 2)
+                found = [(number, row.get("TIMESTAMP")) for number, row in islice(rows, limit)]
+            else:
+                found = [(number, row.get("timestamp")) for number, row in islice(json_lines(path, file), limit)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfig(f"trace {path}: can't be read: {error}") from error
+    if not found or found[0][1] is None:
+        return None
+    times = sorted(_seconds(f"trace {path}, line {number}", value) for number, value in found)
+    return [time - times[0] for time in times]
+
+
+def _seconds(where: str, value: Any) -> float:
+    """Of a date and time (Azure), or of milliseconds (Mooncake)."""
+    try:
+        return datetime.fromisoformat(value).timestamp() if isinstance(value, str) else float(value) / 1e3
+    except (TypeError, ValueError):
+        raise InvalidConfig(f"{where}: {value!r} is no time: a date and time, or milliseconds") from None
 
 
 def _has_hash_ids(path: Path, rows: list[Numbered]) -> bool:
@@ -81,7 +111,7 @@ def _has_hash_ids(path: Path, rows: list[Numbered]) -> bool:
     )
 
 
-def _json_lines(path: Path, file: Iterator[str]) -> Iterator[Numbered]:
+def json_lines(path: Path, file: Iterator[str]) -> Iterator[Numbered]:
     """(line number, object) of each line that is not blank."""
     for number, line in enumerate(file, 1):
         if not line.strip():
