@@ -80,6 +80,11 @@ class Turn:
         """
         await self._start(wants_deltas=True)
 
+    @property
+    def num_waiting(self) -> int:
+        """Pieces that have come and were not read yet."""
+        return len(self._deltas)
+
     def drain(self) -> list[Delta]:
         """The pieces that have come and were not read yet: for a reader that fell behind."""
         deltas = list(self._deltas)

@@ -1,4 +1,4 @@
-"""One HTTP request's turns in the engine, from their start to their end, whoever ends them. Knows no JSON."""
+"""One HTTP request's replies from the engine, from their start to their end, whoever ends them. Knows no JSON."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 from starlette.types import Receive
 
 from ..engine.outputs import Delta, RequestOutput
-from ..engine.turn import Turn
 from ..errors import NanolensError, RequestFailed
+from .replies import Reply
 from .shapes import Shape
 from .state import ServerState
 
 T = TypeVar("T")
+_News = asyncio.Queue[tuple[int, list[Delta], Exception | None]]
 
 
 class ClientGone(Exception):
@@ -22,11 +23,11 @@ class ClientGone(Exception):
 
 
 class Call:
-    """The turns that answer one HTTP request. `close` is called in every case, and aborts what is left of them.
+    """The replies that answer one HTTP request. `close` is called in every case, and aborts what is left of them.
 
     Args:
         state: of the server.
-        turns: not begun yet.
+        replies: not begun yet.
         shape: of the answer.
         timeout_s: they are ended then, with what they have; None: never.
         release: called once, when the call is closed.
@@ -38,20 +39,22 @@ class Call:
     def __init__(
         self,
         state: ServerState,
-        turns: Sequence[Turn],
+        replies: Sequence[Reply],
         shape: Shape,
         timeout_s: float | None,
         release: Callable[[], None],
     ) -> None:
-        self.turns = list(turns)
+        self.replies = list(replies)
         self.shape = shape
         self.timed_out = False
-        self._engine = state.engine
+        self._state = state
         self._release: Callable[[], None] | None = release
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
         if timeout_s is not None:
             self._timer = asyncio.get_running_loop().call_later(timeout_s, self._expire)
+        for reply in self.replies:
+            state.replies[reply.request_id] = reply
 
     async def start(self) -> None:
         """Have the engine take all of them, to be streamed.
@@ -59,16 +62,16 @@ class Call:
         Raises:
             InvalidRequest, UnknownRequest, NotPaused, EngineDead: of the first that it does not take.
         """
-        await asyncio.gather(*(turn.start() for turn in self.turns))
+        await asyncio.gather(*(reply.start() for reply in self.replies))
 
     async def results(self) -> list[RequestOutput]:
         """Wait for the ends of all of them.
 
         Raises:
             RequestFailed: one of them ended in an error.
-            InvalidRequest, EngineDead: as `start`.
+            InvalidRequest, UnknownRequest, NotPaused, EngineDead: as `start`.
         """
-        outputs = list(await asyncio.gather(*(turn.result() for turn in self.turns)))
+        outputs = list(await asyncio.gather(*(reply.result() for reply in self.replies)))
         for output in outputs:
             if output.error is not None:
                 raise RequestFailed(output.error)
@@ -76,54 +79,73 @@ class Call:
 
     @property
     def outputs(self) -> list[RequestOutput]:
-        """What the turns left, once all of them have ended."""
-        return [turn.output for turn in self.turns if turn.output is not None]
+        """What came of the replies, once all of them are over."""
+        return [reply.output for reply in self.replies if reply.output is not None]
+
+    @property
+    def num_waiting(self) -> int:
+        """Pieces that have come and were not read yet."""
+        return sum(reply.num_waiting for reply in self.replies)
 
     async def pieces(self) -> AsyncIterator[tuple[int, Delta]]:
-        """The pieces of all turns as they come: place of the turn, piece. What waited meanwhile comes joined.
+        """The pieces of all replies as they come: place of the prompt, piece. What waited meanwhile comes joined.
 
         Raises:
-            RequestFailed, EngineDead: as the first turn that does.
+            RequestFailed, EngineDead: as the first reply that does.
         """
-        if len(self.turns) == 1:
-            async for delta in self.turns[0]:
-                for each in joined([delta, *self.turns[0].drain()]):
-                    yield 0, each
+        if len(self.replies) == 1:
+            async for deltas in self.replies[0].pieces():
+                for delta in deltas:
+                    yield 0, delta
             return
-        news: asyncio.Queue[tuple[int, list[Delta], Exception | None]] = asyncio.Queue(maxsize=1)
-        for place, turn in enumerate(self.turns):
-            self._spawn(_forward(place, turn, news))
-        open_turns = len(self.turns)
-        while open_turns:
+        news: _News = asyncio.Queue(maxsize=1)
+        for place, reply in enumerate(self.replies):
+            self._spawn(_forward(place, reply, news))
+        num_open = len(self.replies)
+        while num_open:
             place, deltas, error = await news.get()
             if error is not None:
                 raise error
-            open_turns -= not deltas
-            for each in joined(deltas):
-                yield place, each
+            num_open -= not deltas
+            for delta in deltas:
+                yield place, delta
+
+    def settle(self) -> None:
+        """Let what pauses for its client be resumed. Done before the client is told of the pause."""
+        replies = self._state.replies
+        for reply in self.replies:
+            if replies.get(reply.request_id) is not reply:
+                continue  # settled before, and the next turn may be open already
+            del replies[reply.request_id]
+            if reply.output is not None and not reply.output.finished:
+                self._state.remember_paused(reply.request_id, self.shape.for_resume(reply.request_id))
 
     async def close(self) -> None:
-        """Abort what has not ended, and let go of the call's places and names. May be called again."""
+        """Abort what has not ended, and let go of places and names. What pauses for its client stays."""
         release, self._release = self._release, None
-        if self._timer is not None:
-            self._timer.cancel()
-        for turn in self.turns:
-            await turn.aclose()
-        for task in self._tasks:
-            task.cancel()
-        if release is not None:
+        if release is None:
+            return
+        try:
+            if self._timer is not None:
+                self._timer.cancel()
+            for reply in self.replies:
+                await reply.close()
+            for task in self._tasks:
+                task.cancel()
+        finally:
+            self.settle()
             release()
 
     def _expire(self) -> None:
         self.timed_out = True
-        for turn in self.turns:
-            self._spawn(self._abort(turn.request_id))
+        for reply in self.replies:
+            self._spawn(self._abort(reply.request_id))
 
     async def _abort(self, request_id: str) -> None:
         try:
-            await self._engine.abort(request_id)
+            await self._state.engine.abort(request_id)
         except NanolensError:
-            pass  # the turns tell why
+            pass  # the replies tell why
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -131,38 +153,16 @@ class Call:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _forward(place: int, turn: Turn, news: asyncio.Queue[tuple[int, list[Delta], Exception | None]]) -> None:
-    """Put a turn's pieces into a queue; an empty list is its end."""
+async def _forward(place: int, reply: Reply, news: _News) -> None:
+    """Put a reply's pieces into a queue; an empty list is its end."""
     try:
-        async for delta in turn:
-            await news.put((place, [delta, *turn.drain()], None))
+        async for deltas in reply.pieces():
+            if deltas:
+                await news.put((place, deltas, None))
     except NanolensError as error:
         await news.put((place, [], error))
     else:
         await news.put((place, [], None))
-
-
-def joined(deltas: Sequence[Delta]) -> list[Delta]:
-    """Pieces with those of the same index put together, each at the place of its first."""
-    if len(deltas) == 1:
-        return list(deltas)
-    found: dict[int, Delta] = {}
-    for delta in deltas:
-        known = found.get(delta.index)
-        if known is None:
-            logprobs = None if delta.logprobs is None else list(delta.logprobs)
-            found[delta.index] = Delta(
-                delta.index, delta.text, list(delta.token_ids), delta.finish_reason, delta.stop_reason, logprobs,
-                delta.pause_reason,
-            )  # fmt: skip
-            continue
-        known.text += delta.text
-        known.token_ids += delta.token_ids
-        known.finish_reason, known.stop_reason = delta.finish_reason, delta.stop_reason
-        known.pause_reason = delta.pause_reason
-        if delta.logprobs is not None:
-            known.logprobs = [*(known.logprobs or ()), *delta.logprobs]
-    return list(found.values())
 
 
 async def until_gone(receive: Receive) -> None:
@@ -187,5 +187,3 @@ async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
         task.cancel()
         watcher.cancel()
         await asyncio.gather(task, watcher, return_exceptions=True)
-
-

@@ -8,18 +8,21 @@ from collections.abc import Sequence
 from fastapi import APIRouter, Request, Response
 
 from .params import chat_params
+from .protocol_answers import GENERATION_ERRORS, ChatCompletion, documented
 from .protocol_requests import ChatCompletionRequest
 from .serving import Job, serve
 from .shapes import ChatShape
 from .state import ServerState
 
-router = APIRouter()
+PATH = "/v1/chat/completions"
+
+router = APIRouter(tags=["generate"])
 
 
-@router.post("/v1/chat/completions")
+@router.post(PATH, responses=documented(*GENERATION_ERRORS, answer=ChatCompletion, streams=True))
 async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
     """Answer a conversation, `n` times."""
-    return await serve(request, "chatcmpl", lambda state: _job(state, body))
+    return await serve(request, lambda state: _job(state, body))
 
 
 def _job(state: ServerState, body: ChatCompletionRequest) -> Job:

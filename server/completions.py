@@ -9,18 +9,21 @@ from fastapi import APIRouter, Request, Response
 
 from .params import completion_params
 from .prompts import Tokens
+from .protocol_answers import GENERATION_ERRORS, Completion, documented
 from .protocol_requests import CompletionRequest
 from .serving import Job, serve
 from .shapes import CompletionShape
 from .state import ServerState
 
-router = APIRouter()
+PATH = "/v1/completions"
+
+router = APIRouter(tags=["generate"])
 
 
-@router.post("/v1/completions")
+@router.post(PATH, responses=documented(*GENERATION_ERRORS, answer=Completion, streams=True))
 async def create_completion(body: CompletionRequest, request: Request) -> Response:
     """Complete a prompt, or several: `n` texts for each, numbered prompt after prompt."""
-    return await serve(request, "cmpl", lambda state: _job(state, body))
+    return await serve(request, lambda state: _job(state, body))
 
 
 def _job(state: ServerState, body: CompletionRequest) -> Job:

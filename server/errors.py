@@ -8,13 +8,11 @@ from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from ..errors import EngineDead, InvalidRequest, NanolensError, NotPaused, PromptTooLong, RequestFailed, UnknownRequest
-from .validation import describe_invalid
 
-_HTTP_CODES = {401: "invalid_api_key", 403: "forbidden", 404: "not_found", 405: "method_not_allowed"}
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
 logger = logging.getLogger("nanolens.server")
 
@@ -110,16 +108,8 @@ async def _answer_http(request: Request, error: Exception) -> Response:
     return ApiError(error.status_code, message, code=code, headers=error.headers).response()
 
 
-async def _answer_invalid(request: Request, error: Exception) -> Response:
-    if not isinstance(error, RequestValidationError):
-        return as_api_error(error).response()
-    param, message = describe_invalid(error.errors())
-    return ApiError(400, message, param=param, code="invalid_value").response()
-
-
 def install(app: FastAPI) -> None:
     """Have every error of an application answered in this shape."""
-    app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(ApiError, _answer)
     app.add_exception_handler(NanolensError, _answer)

@@ -28,21 +28,28 @@ class LegacyLogprobs:
         self._invisible = invisible
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
+        self._lists: tuple[list[Any], ...] = ([], [], [], [])
 
-    def take(self, token_ids: Sequence[int], entries: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
-        """The next tokens and what is known of each (None: nothing, as of a prompt's first)."""
-        tokens, offsets = [], []
-        for token_id in token_ids:
-            tokens.append(self._name(token_id))
-            offsets.append(self._offset)
-            if token_id not in self._invisible:
-                self._offset += len(self._decoder.decode(self._texts.bytes_of(token_id)))
-        return {
-            "tokens": tokens,
-            "token_logprobs": [None if entry is None else max(entry.logprob, LEAST) for entry in entries],
-            "top_logprobs": [None if entry is None else self._top(entry) for entry in entries],
-            "text_offset": offsets,
-        }
+    def take_prompt(self, token_ids: Sequence[int], entries: Sequence[TokenLogprobs | None], text: str) -> None:
+        """Put a prompt's tokens in front; a first one that the tokenizer put there is not in its text."""
+        for place, (token_id, entry) in enumerate(zip(token_ids, entries, strict=False)):
+            is_visible = place > 0 or text.startswith(self._texts.text_of(token_id))
+            self._add(token_id, entry, is_visible)
+
+    def take(self, token_ids: Sequence[int], entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        """The four lists of the next tokens, behind those of a prompt that was taken."""
+        for token_id, entry in zip(token_ids, entries, strict=False):
+            self._add(token_id, entry, token_id not in self._invisible)
+        lists, self._lists = self._lists, ([], [], [], [])
+        return dict(zip(("tokens", "token_logprobs", "top_logprobs", "text_offset"), lists, strict=True))
+
+    def _add(self, token_id: int, entry: TokenLogprobs | None, is_visible: bool) -> None:
+        logprob = None if entry is None else max(entry.logprob, LEAST)
+        top = None if entry is None else self._top(entry)
+        for each, value in zip(self._lists, (self._name(token_id), logprob, top, self._offset), strict=True):
+            each.append(value)
+        if is_visible:
+            self._offset += len(self._decoder.decode(self._texts.bytes_of(token_id)))
 
     def _top(self, entry: TokenLogprobs) -> dict[str, float]:
         """The likeliest tokens by their text, the sampled one among them; of two with one text the likelier."""

@@ -1,4 +1,4 @@
-"""X-Request-Id, in and out, on every answer. Knows no route."""
+"""X-Request-Id, in and out, on every answer. Knows no route but what an id of its requests begins with."""
 
 from __future__ import annotations
 
@@ -10,17 +10,27 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADER = "x-request-id"
 _VALID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")  # safe in a header, a path and the journal
+_PREFIXES = {"/v1/completions": "cmpl", "/v1/chat/completions": "chatcmpl"}
 _KEY = "nanolens.request_id"
 
 
-def given_id(scope: Scope) -> str | None:
-    """The id that the client gave, if it is one that can be used."""
-    found: str | None = scope.get(_KEY)
+def request_id_of(scope: Scope) -> str:
+    """The id of an HTTP request: its client's, if that can be used, or a new one."""
+    found = scope.get(_KEY)
+    if not isinstance(found, str):
+        given = Headers(scope=scope).get(HEADER)
+        found = given if given is not None and _VALID.fullmatch(given) else new_id(scope["path"])
+        scope[_KEY] = found
     return found
 
 
+def new_id(path: str) -> str:
+    """A new id for a request of this path."""
+    return f"{_PREFIXES.get(path, 'req')}-{secrets.token_hex(12)}"
+
+
 class RequestIds:
-    """Middleware: notes the client's id, and puts it, or a new one, on the answer unless that has one already."""
+    """Middleware: puts the id of each request on its answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -30,15 +40,11 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(HEADER)
-        scope[_KEY] = given if given is not None and _VALID.fullmatch(given) else None
+        name = request_id_of(scope)
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(raw=message["headers"])
-                if HEADER not in headers:
-                    headers[HEADER] = scope[_KEY] or f"req-{secrets.token_hex(12)}"
-                    message["headers"] = headers.raw
+                MutableHeaders(raw=message["headers"]).setdefault(HEADER, name)
             await send(message)
 
         await self._app(scope, receive, send_named)

@@ -13,12 +13,14 @@ from ..errors import InvalidRequest
 from ..telemetry.span_ids import parse_traceparent
 from .calls import Call, ClientGone, unless_gone
 from .errors import ApiError, as_api_error, json_response
-from .request_ids import HEADER, given_id
+from .replies import Reply
+from .request_ids import request_id_of
 from .shapes import Shape
 from .sse import DONE, EventStream, event
 from .state import ServerState, state_of
 
 LONG_TEXT = 8192  # characters; more are tokenized in a thread, so that other requests go on meanwhile
+STALL_S = 0.1  # a send that takes so long was held up by its reader
 GONE_STATUS = 499  # nobody reads it
 
 
@@ -47,19 +49,18 @@ class Job:
     renamed: Mapping[str, str] = field(default_factory=dict)
 
 
-async def serve(request: Request, prefix: str, make_job: Callable[[ServerState], Job]) -> Response:
+async def serve(request: Request, make_job: Callable[[ServerState], Job]) -> Response:
     """Answer a request that generates.
 
     Args:
         request: its body was read.
-        prefix: of its id, where the client gave none.
         make_job: reads the body.
 
     Raises:
         ApiError, InvalidRequest: before anything was sent. It is in the journal.
     """
     state = state_of(request)
-    name = state.take_name(given_id(request.scope), prefix)
+    name = state.take_name(request_id_of(request.scope), request.url.path)
     traceparent = traceparent_of(request)
     leave: Callable[[], None] = nothing
     try:
@@ -74,23 +75,21 @@ async def serve(request: Request, prefix: str, make_job: Callable[[ServerState],
             refuse(state, name, error, traceparent)
         raise
     names = [name] if len(prompts) == 1 else [f"{name}-{place}" for place in range(len(prompts))]
-    turns = [
+    turns = (
         state.engine.generate(prompt, job.params, request_id=each, traceparent=traceparent)
         for each, prompt in zip(names, prompts, strict=True)
-    ]
+    )
+    replies = [Reply(state.engine, turn) for turn in turns]
 
     def release() -> None:
         state.names.discard(name)
         leave()
 
-    call = Call(state, turns, shape, state.limits.timeout_s(job.timeout), release)
-    headers = {} if given_id(request.scope) else {HEADER: name}
-    return await respond(request, call, job.stream, headers, job.renamed)
+    call = Call(state, replies, shape, state.limits.timeout_s(job.timeout), release)
+    return await respond(request, call, job.stream, job.renamed)
 
 
-async def respond(
-    request: Request, call: Call, stream: bool, headers: Mapping[str, str], renamed: Mapping[str, str]
-) -> Response:
+async def respond(request: Request, call: Call, stream: bool, renamed: Mapping[str, str]) -> Response:
     """Answer with what a call gives. It is closed in the end, whatever comes.
 
     Raises:
@@ -100,10 +99,10 @@ async def respond(
     try:
         if not stream:
             outputs = await unless_gone(request.receive, call.results())
-            return json_response(call.shape.answer(outputs, call.timed_out), headers=headers)
+            return json_response(call.shape.answer(outputs, call.timed_out))
         await unless_gone(request.receive, call.start())
         handed_on = True
-        return EventStream(events_of(call), call.close, headers)
+        return EventStream(events_of(call), call.close, lambda seconds: _tell_stall(state_of(request), call, seconds))
     except ClientGone:
         return Response(status_code=GONE_STATUS)
     except Exception as error:
@@ -126,6 +125,7 @@ async def events_of(call: Call) -> AsyncIterator[bytes]:
             if found is not None:
                 yield event(found)
         outputs = call.outputs
+        call.settle()
         for chunk in shape.closings(outputs, call.timed_out):
             yield event(chunk)
     except Exception as error:
@@ -144,6 +144,11 @@ def traceparent_of(request: Request) -> str | None:
     """The caller's trace context; None where there is none, or one that the standard says to ignore."""
     value = request.headers.get("traceparent")
     return value if parse_traceparent(value) is not None else None
+
+
+def _tell_stall(state: ServerState, call: Call, seconds: float) -> None:
+    if seconds >= STALL_S:
+        state.on_stall(call.shape.name, seconds, call.num_waiting)
 
 
 def nothing() -> None:

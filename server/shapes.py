@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..engine.outputs import CompletionOutput, Delta, RequestOutput
-from ..engine.plan import TokenLogprobs
 from .logprobs import LegacyLogprobs, chat_logprobs
 from .token_text import TokenTexts
 
@@ -103,6 +102,10 @@ class Shape(ABC):
         """Tokens that were generated for the client."""
         return sum(len(each.token_ids) for output in outputs for each in output.outputs)
 
+    def for_resume(self, name: str) -> Shape:
+        """The form of the answers of a later turn of the request of one prompt, which go by its own name."""
+        return replace(self, name=name, include_usage=False)
+
     @abstractmethod
     def choice(self, place: int, output: RequestOutput, each: CompletionOutput, ending: Ending) -> Json:
         """A choice of the whole answer."""
@@ -159,6 +162,10 @@ class CompletionShape(Shape):
         choices = self.answer(outputs, timed_out)["choices"] if self._is_late else []
         return [*(self.chunk_of([choice]) for choice in choices), *super().closings(outputs, timed_out)]
 
+    def for_resume(self, name: str) -> Shape:
+        """The form of the answers of a later turn: no prompt is in front of them."""
+        return replace(self, name=name, include_usage=False, echoes=[], only_scores=False, _legacy={})
+
     def generated(self, outputs: Sequence[RequestOutput]) -> int:
         """None, where only the prompt was to be scored."""
         return 0 if self.only_scores else super().generated(outputs)
@@ -166,19 +173,25 @@ class CompletionShape(Shape):
     def choice(self, place: int, output: RequestOutput, each: CompletionOutput, ending: Ending) -> Json:
         """A choice of the whole answer, the prompt in front where that is wanted."""
         index = place * self.n + each.index
-        text, ids, entries = each.text, list(each.token_ids), list[TokenLogprobs | None](each.logprobs or ())
+        text, ids, entries = each.text, each.token_ids, each.logprobs or []
         if self.only_scores:
             text, ids, entries, ending = "", [], [], Ending("length", None)
-        if self.echoes:
-            text = self.echoes[place] + text
-            ids = output.prompt_token_ids + ids
-            entries = [*(output.prompt_logprobs or ()), *entries]
-        legacy = self._logprobs(index, ids, entries) if self.wants_logprobs else None
-        return self._choice(index, text, legacy, ending)
+        legacy = None
+        if self.wants_logprobs:
+            writer = LegacyLogprobs(self.texts, self.invisible)
+            if self.echoes:
+                writer.take_prompt(output.prompt_token_ids, output.prompt_logprobs or (), self.echoes[place])
+            legacy = writer.take(ids, entries)
+        return self._choice(index, self.echoes[place] + text if self.echoes else text, legacy, ending)
 
     def piece(self, index: int, delta: Delta, ending: Ending) -> Json:
         """A choice of a chunk."""
-        legacy = self._logprobs(index, delta.token_ids, delta.logprobs or ()) if self.wants_logprobs else None
+        legacy = None
+        if self.wants_logprobs and delta.token_ids:
+            writer = self._legacy.get(index)
+            if writer is None:
+                writer = self._legacy[index] = LegacyLogprobs(self.texts, self.invisible)
+            legacy = writer.take(delta.token_ids, delta.logprobs or ())
         return self._choice(index, delta.text, legacy, ending)
 
     def chunk(self, place: int, delta: Delta, timed_out: bool) -> Json | None:
@@ -188,14 +201,6 @@ class CompletionShape(Shape):
         if self.only_scores:
             delta = Delta(delta.index, "", [], "length" if delta.finish_reason else None)
         return super().chunk(place, delta, timed_out)
-
-    def _logprobs(self, index: int, ids: Sequence[int], entries: Sequence[TokenLogprobs | None]) -> Json | None:
-        if not ids:
-            return None
-        legacy = self._legacy.get(index)
-        if legacy is None:
-            legacy = self._legacy[index] = LegacyLogprobs(self.texts, self.invisible)
-        return legacy.take(ids, entries)
 
     @staticmethod
     def _choice(index: int, text: str, logprobs: Json | None, ending: Ending) -> Json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -30,18 +31,22 @@ class EventStream(Response):
     Args:
         events: encoded ones.
         close: called once, when the stream has ended, or the client is gone.
-        headers: more headers of the answer.
+        on_sent: told after each event how many seconds the client made it wait.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncIterator[bytes], close: Callable[[], Awaitable[None]], headers: Mapping[str, str]
+        self,
+        events: AsyncIterator[bytes],
+        close: Callable[[], Awaitable[None]],
+        on_sent: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        super().__init__(None, headers={**_HEADERS, **headers})
+        super().__init__(None, headers=_HEADERS)
         del self.headers["content-length"]
         self._events = events
         self._close = close
+        self._on_sent = on_sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it all, or until the client is gone."""
@@ -62,5 +67,7 @@ class EventStream(Response):
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for data in self._events:
+            began = time.monotonic()
             await send({"type": "http.response.body", "body": data, "more_body": True})
+            self._on_sent(time.monotonic() - began)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

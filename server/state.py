@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Protocol
 
 from fastapi import Request
 
+from .. import __version__
 from ..engine.async_engine import AsyncEngine
-from ..errors import InvalidRequest
+from ..errors import InvalidRequest, NotPaused, UnknownRequest
 from ..models.tokenizer import AnyTokenizer
 from .errors import ApiError
+from .request_ids import new_id
 from .token_text import TokenTexts
+
+if TYPE_CHECKING:
+    from .replies import Reply
+    from .shapes import Shape
 
 
 class Admission(Protocol):
@@ -81,6 +87,8 @@ class ServerState:
         admission: who is let in.
         started: seconds since 1970.
         system_fingerprint: of the model and its settings, in every answer.
+        names: ids of the HTTP requests that are open.
+        replies: open ones, by the engine's request id: whoever steers the engine resumes a request through its reply.
         on_stall: told of a stream whose reader held it up: request id, seconds, pieces that waited.
     """
 
@@ -90,13 +98,19 @@ class ServerState:
     limits: Limits = field(default_factory=Limits)
     admission: Admission = field(default_factory=OpenAdmission)
     started: int = field(default_factory=lambda: int(time.time()))
-    system_fingerprint: str = "nanolens"
     on_stall: Callable[[str, float, int], None] = lambda request_id, seconds, pieces: None
-    names: set[str] = field(default_factory=set)  # ids of the HTTP requests that are open
+    system_fingerprint: str = ""
+    names: set[str] = field(default_factory=set)
+    replies: dict[str, Reply] = field(default_factory=dict)
+    _paused: dict[str, Shape] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Prepare what the answers need."""
         self.texts = TokenTexts(self.tokenizer)
+        if not self.system_fingerprint:
+            config = self.engine.config
+            told = (__version__, config.model, config.dtype, config.device)
+            self.system_fingerprint = f"fp_{blake2b(repr(told).encode(), digest_size=5).hexdigest()}"
 
     def check_model(self, model: str) -> str:
         """The name of the model that a request asks for.
@@ -111,16 +125,35 @@ class ServerState:
             404, f"model={model[:200]!r} is not served here; there is {known}", param="model", code="model_not_found"
         )
 
-    def take_name(self, given: str | None, prefix: str) -> str:
-        """An id for a request of the engine: the one given if no live request has it, else a new one.
+    def take_name(self, wanted: str, path: str) -> str:
+        """An id for a request of the engine: the one wanted if no live request has it, else a new one for this path.
 
         It is taken until `names` lets go of it.
         """
-        name = given
-        while name is None or name in self.names or self.engine.has_request(name):
-            name = f"{prefix}-{secrets.token_hex(12)}"
+        name = wanted
+        while name in self.names or self.engine.has_request(name):
+            name = new_id(path)
         self.names.add(name)
         return name
+
+    def remember_paused(self, request_id: str, shape: Shape) -> None:
+        """Keep how a request that pauses for its client is answered when it goes on."""
+        for other in [each for each in self._paused if not self.engine.has_request(each)]:
+            del self._paused[other]  # ended or expired meanwhile
+        self._paused[request_id] = shape
+
+    def paused(self, request_id: str) -> Shape:
+        """How a request that pauses for its client is answered.
+
+        Raises:
+            NotPaused: it is being answered now.
+            UnknownRequest: there is none of this id.
+        """
+        if request_id in self.replies:
+            raise NotPaused(f"request {request_id[:200]!r} runs, or an operator paused it: wait for its answer")
+        if request_id not in self._paused or not self.engine.has_request(request_id):
+            raise UnknownRequest(f"no request {request_id[:200]!r} is paused here: it ended, expired or never was")
+        return self._paused[request_id]
 
 
 def state_of(request: Request) -> ServerState:

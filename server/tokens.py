@@ -10,13 +10,14 @@ from fastapi import APIRouter, Request, Response
 from ..engine.sampling_params import check_token_ids
 from ..errors import InvalidRequest
 from .errors import json_response
+from .protocol_answers import Detokenized, ModelCard, ModelList, Tokenized, documented
 from .protocol_requests import DetokenizeRequest, TokenizeRequest
 from .state import ServerState, state_of
 
-router = APIRouter()
+router = APIRouter(tags=["model"])
 
 
-@router.post("/tokenize")
+@router.post("/tokenize", responses=documented(400, 401, 404, 413, 500, 503, answer=Tokenized))
 async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     """The token ids of a prompt, or of a conversation."""
     state = state_of(request)
@@ -34,7 +35,7 @@ def _encode(state: ServerState, body: TokenizeRequest) -> list[int]:
     return state.tokenizer.apply_chat_template(body.messages, body.add_generation_prompt)
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", responses=documented(400, 401, 404, 413, 500, 503, answer=Detokenized))
 async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     """The text of token ids."""
     state = state_of(request)
@@ -47,14 +48,14 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     return json_response({"prompt": text})
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", responses=documented(401, 500, answer=ModelList))
 async def list_models(request: Request) -> Response:
     """The model, under each of its names."""
     state = state_of(request)
     return json_response({"object": "list", "data": [_card(state, name) for name in state.model_names]})
 
 
-@router.get("/v1/models/{model:path}")
+@router.get("/v1/models/{model:path}", responses=documented(400, 401, 404, 500, answer=ModelCard))
 async def get_model(model: str, request: Request) -> Response:
     """The model, by one of its names."""
     state = state_of(request)
