@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from ..telemetry.events import EngineStarted, Keyframe
-from . import core_process
+from . import commands, core_process
 from . import messages as m
 from .config import EngineConfig
 from .core_client import CoreClient
@@ -166,47 +166,52 @@ class AsyncEngine:
 
     async def abort(self, request_id: str) -> bool:
         """End a live request; False when there is none of this id. Its turn ends with the finish reason "abort"."""
-        return await self._running().call(m.Abort(request_id), bool)
+        return await self._running().call(commands.Abort(request_id), bool)
 
     async def pause(self, request_id: str, index: int | None = None, reason: str = "operator") -> bool:
         """Pause a request's sequences, or one of them: whether one was paused now. Errors: UnknownRequest."""
-        return await self._running().call(m.Pause(request_id, index, reason), bool)
+        return await self._running().call(commands.Pause(request_id, index, reason), bool)
 
     async def set_priority(self, request_id: str, priority: int) -> None:
         """Change a live request's priority; lower is more urgent. Errors: UnknownRequest, InvalidRequest."""
-        await self._running().call(m.SetPriority(request_id, priority), type(None))
+        await self._running().call(commands.SetPriority(request_id, priority), type(None))
 
     async def snapshot(self) -> Keyframe:
         """The whole state now: sequences, queues and blocks, without any content."""
-        return await self._running().call(m.Snapshot(), Keyframe)
+        return await self._running().call(commands.Snapshot(), Keyframe)
 
     async def pause_engine(self, cause: str = "operator") -> None:
         """Plan no more steps until `continue_engine`."""
-        await self._running().call(m.PauseEngine(cause), type(None))
+        await self._running().call(commands.PauseEngine(cause), type(None))
 
     async def continue_engine(self, num_steps: int = 0) -> None:
         """Plan steps again: so many, or without end."""
-        await self._running().call(m.ContinueEngine(num_steps), type(None))
+        await self._running().call(commands.ContinueEngine(num_steps), type(None))
 
     async def add_breakpoint(self, predicate: str, action: Literal["engine", "sequence"] = "engine") -> int:
         """Pause the engine, or the sequence, at each event that meets a predicate: the breakpoint's number."""
-        return await self._running().call(m.AddBreakpoint(predicate, action), int)
+        return await self._running().call(commands.AddBreakpoint(predicate, action), int)
 
     async def remove_breakpoint(self, number: int) -> bool:
         """Forget a breakpoint; False when there is none of this number."""
-        return await self._running().call(m.RemoveBreakpoint(number), bool)
+        return await self._running().call(commands.RemoveBreakpoint(number), bool)
 
     async def breakpoints(self) -> dict[int, str]:
         """Predicates by number."""
-        return await self._running().call(m.Breakpoints(), dict[int, str])
+        return await self._running().call(commands.Breakpoints(), dict[int, str])
 
     async def mark(self, text: str, origin: str = "operator") -> None:
         """Put a note into the journal. Errors: InvalidRequest."""
-        await self._running().call(m.Mark(text, origin), type(None))
+        await self._running().call(commands.Mark(text, origin), type(None))
 
     async def progress(self) -> Progress:
         """How far the engine has come; answered between two steps, so that a step that hangs gives no answer."""
-        return await self._running().call(m.AskProgress(), Progress)
+        return await self._running().call(commands.AskProgress(), Progress)
+
+    async def locate(self, seq: int) -> tuple[str, int] | None:
+        """The request that a live sequence belongs to, and its index there; None where none has this number."""
+        found = await self._running().call(commands.Locate(seq), list[tuple[str, int]])
+        return found[0] if found else None
 
     async def ping(self) -> float:
         """Seconds since the engine's loop last turned: more than the longest step can take means that a step hangs.

@@ -194,6 +194,14 @@ class Controls:
             free_blocks=len(self.core.blocks.free), engine_paused=scheduler.paused,
         )  # fmt: skip
 
+    def locate(self, seq: int) -> tuple[str, int] | None:
+        """The request that a live sequence belongs to, and its index there; None where none has this number."""
+        for request in self.core.requests.values():
+            for index, each in enumerate(request.sequences):
+                if each.seq_id == seq and each.is_live:
+                    return request.request_id, index
+        return None
+
     def die(self, message: str) -> None:
         """End every open request in ERROR with this message, and the engine: each later call raises EngineDead."""
         self.core.die(message)

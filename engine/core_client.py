@@ -20,6 +20,7 @@ import msgspec
 from ..errors import EngineDead, InvalidRequest
 from ..telemetry.events import EngineStarted
 from . import messages as m
+from .commands import Command
 from .config import EngineConfig
 from .core_link import CoreLink
 from .outputs import RequestOutput
@@ -123,10 +124,10 @@ class CoreClient:
     def refuse(self, request_id: str, field: str, message: str, traceparent: str | None) -> None:
         """Have a refusal recorded, under the names it gave as far as a journal can hold them."""
         if self.is_alive:
-            names = [recordable(each) or "" for each in (request_id, field, message)]
-            self._link.send(m.encode_command(0, m.Refuse(*names, traceparent=recordable(traceparent))))
+            name, at, why = (recordable(each) or "" for each in (request_id, field, message))
+            self._link.send(m.encode_command(0, m.Refuse(name, at, why, recordable(traceparent))))
 
-    async def call(self, command: m.Command, kind: type[T]) -> T:
+    async def call(self, command: Command, kind: type[T]) -> T:
         """Send a command and wait for its result.
 
         Raises:

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..errors import InvalidRequest, NanolensError, NotPaused
 from .build import build_engine
+from .commands import EngineCommand
 from .config import EngineConfig
 from .engine import Engine
 from .loop import EngineLoop
@@ -28,7 +29,6 @@ from .messages import (
     Answer,
     AnyCommand,
     Close,
-    EngineCommand,
     Failed,
     Fault,
     Finish,

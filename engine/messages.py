@@ -1,26 +1,24 @@
 """What an engine's process and the one that uses it say to each other: msgpack records over a pipe, no pickles.
 
-A command knows which call of the engine it stands for; how it gets there and back is not known here.
+What the single commands mean to an engine is not known here, nor how messages get there and back.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Union
+from typing import Union
 
 import msgspec
 
 from .. import errors
 from ..errors import InvalidRequest, NanolensError
 from ..telemetry.events import EngineStarted
+from . import commands as c
+from .commands import Command
 from .config import EngineConfig
 from .outputs import Delta
-from .progress import Progress
 from .request_book import describe
 from .sampling_params import SamplingParams
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 _BUILTIN = (TypeError, ValueError, LookupError, OSError, ImportError, MemoryError, NotImplementedError, RuntimeError)
 _KINDS: dict[str, type[Exception]] = {kind.__name__: kind for kind in _BUILTIN} | {
@@ -63,18 +61,6 @@ class Envelope(msgspec.Struct, array_like=True):
 
     call: int  # number of the call, which its answer repeats; 0: no answer is wanted
     body: msgspec.Raw
-
-
-class Command(msgspec.Struct, tag=True):
-    """Base of what the engine's process can be asked for."""
-
-
-class EngineCommand(Command):
-    """A command that is one call of the engine, in its loop, between two steps."""
-
-    def run(self, engine: Engine) -> Any:
-        """Do it; the result has to be one that msgpack can hold."""
-        raise NotImplementedError
 
 
 class Add(Command):
@@ -126,118 +112,9 @@ class Close(Command):
     """End the engine and its process in order."""
 
 
-class Abort(EngineCommand):
-    """`Engine.abort`."""
-
-    request_id: str
-
-    def run(self, engine: Engine) -> bool:
-        """Whether there was such a request."""
-        return engine.abort(self.request_id)
-
-
-class Pause(EngineCommand):
-    """`Engine.pause`."""
-
-    request_id: str
-    index: int | None
-    reason: str
-
-    def run(self, engine: Engine) -> bool:
-        """Whether a sequence was paused now."""
-        return engine.pause(self.request_id, self.index, self.reason)
-
-
-class SetPriority(EngineCommand):
-    """`Engine.set_priority`."""
-
-    request_id: str
-    priority: int
-
-    def run(self, engine: Engine) -> None:
-        """Nothing comes back."""
-        engine.set_priority(self.request_id, self.priority)
-
-
-class Snapshot(EngineCommand):
-    """`Engine.snapshot`."""
-
-    def run(self, engine: Engine) -> Any:
-        """A Keyframe."""
-        return engine.snapshot()
-
-
-class PauseEngine(EngineCommand):
-    """`Engine.pause_engine`."""
-
-    cause: str
-
-    def run(self, engine: Engine) -> None:
-        """Nothing comes back."""
-        engine.pause_engine(self.cause)
-
-
-class ContinueEngine(EngineCommand):
-    """`Engine.continue_engine`."""
-
-    num_steps: int
-
-    def run(self, engine: Engine) -> None:
-        """Nothing comes back."""
-        engine.continue_engine(self.num_steps)
-
-
-class AddBreakpoint(EngineCommand):
-    """`Engine.add_breakpoint`."""
-
-    predicate: str
-    action: str
-
-    def run(self, engine: Engine) -> int:
-        """The breakpoint's number."""
-        return engine.add_breakpoint(self.predicate, self.action)
-
-
-class RemoveBreakpoint(EngineCommand):
-    """`Engine.remove_breakpoint`."""
-
-    number: int
-
-    def run(self, engine: Engine) -> bool:
-        """Whether there was such a breakpoint."""
-        return engine.remove_breakpoint(self.number)
-
-
-class Breakpoints(EngineCommand):
-    """`Engine.breakpoints`."""
-
-    def run(self, engine: Engine) -> dict[int, str]:
-        """Predicates by number."""
-        return dict(engine.breakpoints)
-
-
-class Mark(EngineCommand):
-    """`Engine.mark`."""
-
-    text: str
-    origin: str
-
-    def run(self, engine: Engine) -> None:
-        """Nothing comes back."""
-        engine.mark(self.text, self.origin)
-
-
-class AskProgress(EngineCommand):
-    """`Engine.progress`."""
-
-    def run(self, engine: Engine) -> Progress:
-        """The numbers now."""
-        return engine.progress
-
-
 AnyCommand = Union[
-    Add, Resume, Finish, Abandon, Refuse, Ping, Close, Abort, Pause, SetPriority, Snapshot, PauseEngine,
-    ContinueEngine, AddBreakpoint, RemoveBreakpoint, Breakpoints, Mark, AskProgress,
+    Add, Resume, Finish, Abandon, Refuse, Ping, Close, c.Abort, c.Pause, c.SetPriority, c.Snapshot, c.PauseEngine,
+    c.ContinueEngine, c.AddBreakpoint, c.RemoveBreakpoint, c.Breakpoints, c.Mark, c.AskProgress, c.Locate,
 ]  # fmt: skip
 
 

@@ -8,10 +8,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-import msgspec
-
 from ..errors import AuditError, JournalError
 from ..telemetry.audit import Audit
+from ..telemetry.event_json import event_as_dict
 from ..telemetry.events import (
     AnyEvent,
     BreakpointHit,
@@ -210,22 +209,8 @@ def _colour_of(event: AnyEvent) -> str:
 
 
 def _as_json(event: AnyEvent) -> str:
-    """One event as a JSON object: `event` holds its tag, bytes are hexadecimal."""
-    return json.dumps({"event": event.__struct_config__.tag} | _fields(event), separators=(",", ":"))
-
-
-def _fields(struct: msgspec.Struct) -> dict[str, object]:
-    return {name: _plain(getattr(struct, name)) for name in struct.__struct_fields__}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, msgspec.Struct):
-        return _fields(value)
-    if isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
-        return [_fields(item) for item in value]
-    return value
+    """One event as a JSON object."""
+    return json.dumps(event_as_dict(event), separators=(",", ":"))
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ Nothing is read from disk. The same name, dtype and device give the same weights
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest, UnknownModel
 from .tokenizer import Message, check_text
-from .transformer import Transformer
+
+if TYPE_CHECKING:
+    from .transformer import Transformer
 
 PREFIX = "dummy:"
 _DRAWN_ON_CPU = 1 << 24  # parameters
@@ -94,6 +94,8 @@ def fill_random(model: Transformer) -> None:
 
     A small model has the same weights on every device; a large one is drawn where it lies, which is quicker.
     """
+    import torch
+
     small = sum(target.view.numel() for target in model.targets()) <= _DRAWN_ON_CPU
     generator = torch.Generator("cpu" if small else model.device).manual_seed(_SEED)
     for target in model.targets():

@@ -1,0 +1,201 @@
+"""A server from its start to its end: socket, tokenizer, engine, HTTP; signals, drain, and the engine's death."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import uvicorn
+
+from .. import __version__
+from ..errors import InvalidConfig, NanolensError
+from .assembly import make_app, make_operations
+from .engine_process import LOG_LEVEL, ServedEngine, start_logging
+from .operations import Operations
+from .settings import ServeSettings
+from .startup import load_tokenizer_alone, say, urls
+
+FLUSH_S = 5.0  # for answers to reach their clients once every request has ended
+CLOSE_S = 30.0  # for the engine to end its journal
+BACKLOG = 2048
+
+logger = logging.getLogger("nanolens.server")
+
+
+def run(settings: ServeSettings, keys: Sequence[str]) -> bool:
+    """Serve until SIGTERM or SIGINT; whether it ended in order, with its engine alive.
+
+    Raises:
+        InvalidConfig, UnknownModel, ModelLoadError, EngineDead: what keeps it from starting.
+    """
+    os.environ[LOG_LEVEL] = settings.log_level
+    start_logging(settings.log_level)
+    return asyncio.run(_serve(settings, keys))
+
+
+async def _serve(settings: ServeSettings, keys: Sequence[str]) -> bool:
+    began = time.monotonic()
+    with bind(settings.host, settings.port) as listener:  # first: a port that is taken is known before a model loads
+        say(f"nanolens {__version__}: {settings.engine.model}")
+        tokenizer = await asyncio.to_thread(load_tokenizer_alone, settings.engine.model)
+        say(f"tokenizer: {tokenizer.vocab_size} tokens")
+        engine = ServedEngine(**dataclasses.asdict(settings.engine))
+        async with engine:
+            started = engine.started
+            say(f"engine: process {engine.pid}, {started.num_blocks} KV blocks of {started.block_size} tokens, "
+                f"up to {started.max_model_len} tokens a sequence")  # fmt: skip
+            operations = make_operations(settings, engine, tokenizer)
+            server = Server(settings, operations, make_app(operations, keys))
+            return await server.serve(listener, lambda: _welcome(settings, keys, listener, began))
+
+
+def _welcome(settings: ServeSettings, keys: Sequence[str], listener: socket.socket, began: float) -> None:
+    """The last lines of the start: where to go."""
+    port = listener.getsockname()[1]
+    if settings.is_open_to_others and not keys:
+        say(f"warning: other machines can reach {settings.host}, and no API key is asked for (--api-key-file)")
+    for line in urls(settings, port):
+        say(line)
+    say(f"ready after {time.monotonic() - began:.1f} s")
+
+
+@contextlib.contextmanager
+def bind(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that is bound and does not listen yet, so that clients are refused until there is someone to answer.
+
+    Raises:
+        InvalidConfig: the address can't be had.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as error:
+        raise InvalidConfig(f"host={host!r}: is no address of this machine ({error}); try 127.0.0.1") from error
+    with listener:
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError as error:
+            raise InvalidConfig(
+                f"host={host} port={port}: can't listen there ({error.strerror}); give another --port, or 0 for any "
+                "that is free"
+            ) from error
+        yield listener
+
+
+class _Http(uvicorn.Server):
+    """uvicorn without its signal handlers: signals are the lifecycle's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+
+class Server:
+    """HTTP over an engine that is started.
+
+    SIGTERM or SIGINT begins the drain: new requests get 503, those that run may finish within `drain_seconds`, then
+    they are aborted; when every client has its answer, or FLUSH_S later, HTTP ends. A second signal ends the wait.
+
+    Args:
+        settings: where it listens, and how long it drains.
+        operations: of the server.
+        app: what answers.
+    """
+
+    def __init__(self, settings: ServeSettings, operations: Operations, app: object) -> None:
+        self._settings, self._operations = settings, operations
+        self._engine = operations.state.engine
+        self._signals = 0
+        self._hurry = asyncio.Event()  # a second signal came
+        self._drain: asyncio.Task[None] | None = None
+        self._http = _Http(
+            uvicorn.Config(
+                app,  # type: ignore[arg-type]
+                log_level="warning", log_config=None, access_log=settings.access_log, server_header=False,
+                proxy_headers=False, lifespan="off", backlog=BACKLOG, timeout_graceful_shutdown=int(FLUSH_S),
+                ws="none",
+            )
+        )  # fmt: skip
+
+    async def serve(self, listener: socket.socket, on_ready: Callable[[], None]) -> bool:
+        """Serve until a signal has come and all is done; whether the engine lived until then."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.on_signal, number)
+        watch = loop.create_task(self._watch())
+        http = loop.create_task(self._http.serve([listener]))
+        try:
+            while not self._http.started and not http.done():
+                await asyncio.sleep(0.01)
+            on_ready()
+            await http
+        finally:
+            watch.cancel()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+            if self._drain is not None:
+                self._drain.cancel()
+        was_alive = self._engine.is_alive
+        await self._engine.close(CLOSE_S)
+        say("ended" if was_alive else "ended; the engine had died before")
+        return was_alive
+
+    def on_signal(self, number: int) -> None:
+        """Begin the drain, or hurry it up."""
+        self._signals += 1
+        if self._drain is None:
+            in_flight = self._operations.admission.in_flight
+            say(f"{signal.Signals(number).name}: new requests are refused; {in_flight} may take "
+                f"{self._settings.drain_seconds:g} s to finish")  # fmt: skip
+            self._drain = asyncio.get_running_loop().create_task(self._stop())
+        else:
+            self._hurry.set()
+
+    async def _stop(self) -> None:
+        """Refuse, wait, abort, and end HTTP."""
+        operations = self._operations
+        operations.admission.stop()
+        operations.stopping.set()
+        if not await self._idle_within(self._settings.drain_seconds):
+            say(f"{operations.admission.in_flight} requests are ended before they finished")
+            await self._abort_all()
+            self._hurry.clear()
+            await self._idle_within(FLUSH_S)
+        self._http.should_exit = True
+
+    async def _idle_within(self, seconds: float) -> bool:
+        """Wait until no request is left, the time is up or someone hurries: whether none is left."""
+        idle = asyncio.ensure_future(self._operations.admission.wait_idle())
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        try:
+            done, _ = await asyncio.wait((idle, hurry), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            return idle in done
+        finally:
+            idle.cancel()
+            hurry.cancel()
+
+    async def _abort_all(self) -> None:
+        """End every live request: its stream ends with the reason "abort"."""
+        with contextlib.suppress(NanolensError, TimeoutError):
+            live = await asyncio.wait_for(self._engine.snapshot(), FLUSH_S)
+            for request_id in dict.fromkeys(seq.request for seq in live.sequences):
+                await asyncio.wait_for(self._engine.abort(request_id), FLUSH_S)
+
+    async def _watch(self) -> None:
+        """Look after the engine until it is gone, and say so."""
+        await self._operations.watch.run()
+        if self._signals == 0:
+            logger.critical("the engine has died: requests get 503 and /health fails until the server is restarted")
+        sys.stderr.flush()

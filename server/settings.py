@@ -1,0 +1,163 @@
+"""The settings of one server: its own and its engine's, from flags, the environment and a file. Starts nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..engine.config import EngineConfig
+from ..errors import InvalidConfig
+from .options import Option, from_environment, from_file, options_of
+
+SIZES = frozenset({"journal_cap", "max_body_bytes"})
+MIN_KEY = 8  # characters of an API key
+
+# Least and most of each number.
+_RANGES: dict[str, tuple[float, float]] = {
+    "port": (0, 65535),
+    "max_queue": (0, 1 << 30),
+    "max_prompts": (1, 1 << 20),
+    "max_sequences": (1, 1 << 20),
+    "max_body_bytes": (1 << 10, 1 << 40),
+    "max_timeout_s": (0.001, 1e9),
+    "drain_seconds": (0, 1e6),
+    "stall_seconds": (0.1, 1e6),
+}
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """Settings of one server; times in seconds, sizes in bytes.
+
+    Attributes:
+        engine: those of its engine.
+        host: the address to listen at; 0.0.0.0 is every one of this machine's. The default can be reached from this
+            machine alone.
+        port: the port to listen at; 0 takes any free one.
+        served_model_name: names that requests call the model by, the first one in answers; none: MODEL itself.
+        api_key: keys that let a client in, as `Authorization: Bearer KEY`. Other users of this machine can see flags:
+            the environment or a file is a better place.
+        api_key_file: a file with one key a line.
+        max_queue: requests that may wait beyond those that run (max_num_seqs) before new ones get 429; none: any
+            number.
+        max_prompts: prompts of one completion request.
+        max_sequences: prompts times n of one HTTP request.
+        max_body_bytes: size of a request's body.
+        max_timeout_s: the longest `timeout` of a request, and that of one which gives none; none: no deadline.
+        drain_seconds: after SIGTERM, how long running requests may take to finish before they are ended.
+        stall_seconds: /health fails when work waits and no step ends for so long.
+        metrics: serve /metrics; this takes a process beside the engine and a journal, in a temporary directory where
+            none is kept.
+        access_log: a line on stderr for each HTTP request.
+        log_level: how much is said on stderr.
+    """
+
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    host: str = "127.0.0.1"
+    port: int = 8000
+    served_model_name: tuple[str, ...] = ()
+    api_key: tuple[str, ...] = field(default=(), repr=False)
+    api_key_file: str | None = None
+    max_queue: int | None = 1024
+    max_prompts: int = 1024
+    max_sequences: int = 4096
+    max_body_bytes: int = 32 << 20
+    max_timeout_s: float | None = None
+    drain_seconds: float = 30.0
+    stall_seconds: float = 60.0
+    metrics: bool = True
+    access_log: bool = False
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def __post_init__(self) -> None:
+        """Refuse what can't work.
+
+        Raises:
+            InvalidConfig: naming the setting, its value and what is allowed.
+        """
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise InvalidConfig(f"{name}={value}: must be at least {least:g} and at most {most:g}")
+        for key in self.api_key:
+            _check_key(key, "api_key")
+        if not all(self.served_model_name):
+            raise InvalidConfig("served_model_name: a name must not be empty")
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """What requests may call the model."""
+        return self.served_model_name or (self.engine.model,)
+
+    @property
+    def is_open_to_others(self) -> bool:
+        """Whether other machines can reach it."""
+        try:
+            return not ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host != "localhost"
+
+    def keys(self) -> tuple[str, ...]:
+        """All API keys, those of the file too.
+
+        Raises:
+            InvalidConfig: the file can't be read, holds no key or one that is too short.
+        """
+        if self.api_key_file is None:
+            return self.api_key
+        try:
+            lines = Path(self.api_key_file).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is no text"
+            raise InvalidConfig(f"api_key_file={self.api_key_file!r}: can't be read ({reason})") from error
+        keys = [line.strip() for line in lines if line.strip()]
+        if not keys:
+            raise InvalidConfig(f"api_key_file={self.api_key_file!r}: holds no key; write one a line")
+        for key in keys:
+            _check_key(key, "api_key_file")
+        return (*self.api_key, *keys)
+
+
+def _check_key(key: str, name: str) -> None:
+    """Refuse a key that no header carries or that can be guessed; it is not shown."""
+    if len(key) < MIN_KEY or not key.isascii() or not key.isprintable() or " " in key:
+        raise InvalidConfig(f"{name}: a key has at least {MIN_KEY} characters, all of printable ASCII without spaces")
+
+
+ENGINE_OPTIONS = options_of(EngineConfig, SIZES)
+SERVER_OPTIONS = options_of(ServeSettings, SIZES, leave_out={"engine"})
+OPTIONS: dict[str, Option] = {option.name: option for option in (*SERVER_OPTIONS, *ENGINE_OPTIONS)}
+
+
+def load_settings(
+    flags: Mapping[str, Any], config: str | None = None, environment: Mapping[str, str] | None = None
+) -> ServeSettings:
+    """Put settings together: flags go before the environment, that before the file, that before the defaults.
+
+    Args:
+        flags: by option name.
+        config: path of the file; None: the one that NANOLENS_CONFIG names, if any.
+        environment: None takes the process's.
+
+    Raises:
+        InvalidConfig: what can't work, and where it was given.
+    """
+    environment = os.environ if environment is None else environment
+    config = config or environment.get("NANOLENS_CONFIG") or None
+    values = from_file(OPTIONS.values(), config) if config else {}
+    values |= from_environment(OPTIONS.values(), environment)
+    values |= flags
+    values = {name: tuple(value) if OPTIONS[name].many else value for name, value in values.items()}
+    of_engine = {option.name for option in ENGINE_OPTIONS}
+    engine = EngineConfig(**{name: value for name, value in values.items() if name in of_engine})
+    settings = ServeSettings(
+        engine=engine, **{name: value for name, value in values.items() if name not in of_engine}
+    )
+    if settings.metrics and engine.recording and engine.metrics_port is None:
+        settings = dataclasses.replace(settings, engine=dataclasses.replace(engine, metrics_port=0))
+    return settings
