@@ -42,6 +42,7 @@ class Offline:
         spec: the workload.
         temperature: of all requests.
         recording: "on", "off" or "pair".
+        exporter: whether the side with recording also sends spans and serves metrics.
         rounds: runs of each side in a comparison; None takes that comparison's default.
         json_path: where the figures go, or None.
     """
@@ -52,6 +53,7 @@ class Offline:
     recording: str
     rounds: int | None
     json_path: Path | None
+    exporter: bool = False
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +71,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--shared-prefix", type=float, metavar="SHARE", help="share of each prompt common to all")
     how = parser.add_argument_group("how it is measured")
     how.add_argument("--recording", choices=("on", "off", "pair"), default="on", help="pair: on and off in turn")
+    how.add_argument("--exporter", action="store_true", help="with --recording pair: on has spans and metrics too")
     how.add_argument("--vs", choices=("transformers",), help="the same requests through another engine, in turn")
     how.add_argument("--pairs", type=int, metavar="N", help="runs of each side (default: 5, with --vs 3)")
     how.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
@@ -128,7 +131,7 @@ def plan_from(arguments: argparse.Namespace) -> Offline:
     if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
         raise InvalidConfig(f"json={arguments.json}: its directory does not exist")
     config = EngineConfig.from_options(model, options)
-    return Offline(config, spec, temperature, recording, arguments.pairs, arguments.json)
+    return Offline(config, spec, temperature, recording, arguments.pairs, arguments.json, arguments.exporter)
 
 
 def _check_flags(arguments: argparse.Namespace) -> None:
@@ -144,6 +147,10 @@ def _check_flags(arguments: argparse.Namespace) -> None:
         ("--temperature", arguments.vs and arguments.temperature, "must be 0 with --vs: ids are compared"),
         ("--journal", arguments.recording == "pair" and hasattr(arguments, "journal"),
          "is chosen by --recording pair itself, in a temporary directory"),
+        ("--exporter", arguments.exporter and arguments.recording != "pair", "belongs to --recording pair; --otlp and "
+         "--metrics-port start one in a plain run"),
+        ("--otlp", arguments.recording == "pair" and {"otlp", "metrics_port"} & vars(arguments).keys(),
+         "and --metrics-port are chosen by --recording pair --exporter itself"),
     ):  # fmt: skip
         if wrong:
             raise InvalidConfig(f"{flag} {hint}")

@@ -34,6 +34,7 @@ TORCH_FREE = [
     "nanolens.engine.block_manager",
     "nanolens.engine.scheduler",
     "nanolens.inspector.trace_cli",
+    "nanolens.telemetry.exporter_process",
     "nanolens.telemetry.journal",
     "nanolens.telemetry.reader",
 ]
