@@ -17,7 +17,7 @@ from .events import EngineStarted, Keyframe, RequestArrived, RequestFinished
 from .reader import Frame, Position
 
 CURSOR_VERSION = 1
-CURSOR_NAME = "export.cursor"
+CURSOR_SUFFIX = ".cursor"  # behind the run's id, in the journal's directory
 _JOIN_AMONG = 2  # a frame that holds the whole state has it first, or behind journal.dropped
 
 
@@ -121,6 +121,30 @@ class CursorFile:
             with contextlib.suppress(OSError):
                 beside.unlink()
             raise
+
+
+def unfinished_runs(directory: Path, runs: list[str]) -> list[str]:
+    """The runs of a journal's directory whose export has begun and has not come to the end.
+
+    Cursors of runs that are gone are removed.
+
+    Args:
+        directory: of the journal.
+        runs: those of which it holds segments.
+    """
+    found = []
+    for path in sorted(directory.glob("*" + CURSOR_SUFFIX)):
+        run = path.name.removesuffix(CURSOR_SUFFIX)
+        try:
+            if run not in runs:
+                path.unlink()
+                continue
+            cursor = CursorFile(path).load()
+        except (OSError, JournalError):
+            continue
+        if cursor is not None and not cursor.ended:
+            found.append(run)
+    return found
 
 
 class OpenRequests:

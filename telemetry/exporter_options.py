@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..errors import InvalidConfig
-from .cursor import CURSOR_NAME, Cursor, CursorFile
+from .cursor import CURSOR_SUFFIX, Cursor, CursorFile, unfinished_runs
 from .endpoint import Endpoint
 from .exporter import Exporter
 from .exporter_file import FileSink
@@ -23,6 +23,7 @@ from .exporter_otlp import otlp_sink
 from .exporter_sender import Sink
 from .exporter_settings import ExporterSettings, Outcome
 from .reader import JournalReader
+from .segment_files import list_runs
 from .spans import SpanBuilder
 from .tail_rules import TailRules
 
@@ -176,7 +177,9 @@ class Export:
         elif options.file is not None:
             path = Path(options.file + ".cursor")
         elif Path(options.journal).is_dir():
-            path = Path(options.journal) / CURSOR_NAME
+            path = Path(options.journal) / (reader.run + CURSOR_SUFFIX)
+            for other in _others(Path(options.journal), reader.run):
+                logger.warning("run %s was not exported to its end; --run %s does that", other, other)
         else:
             return None, None  # one segment, read by itself
         file = CursorFile(path)
@@ -193,6 +196,11 @@ class Export:
         if segments and cursor.place.join.segment < segments[0]:
             logger.warning("%s: segments that it names are gone; the export goes on with the next keyframe", path)
         return file, cursor
+
+
+def _others(directory: Path, run: str) -> list[str]:
+    """Other runs in a journal's directory whose export was begun and not ended."""
+    return [other for other in unfinished_runs(directory, list_runs(directory)) if other != run]
 
 
 def report(outcome: Outcome, run: str, has_next: bool = True) -> str:

@@ -29,7 +29,7 @@ def journal(tmp_path: Path) -> Path:
 
 def expected(journal: Path) -> list[Any]:
     builder = SpanBuilder()
-    for frame in JournalReader(journal).frames():
+    for frame in JournalReader(journal, "run").frames():
         builder.apply_all(frame.events)
     return builder.take()
 
@@ -107,13 +107,29 @@ def test_a_cursor_of_another_run_is_told_of_and_passed_over(
 NEWER = '{"version":99,"run":"r","join":[1,0],"frame":[1,0],"count":0,"ended":false}'
 
 
+def test_a_run_that_was_left_in_the_middle_is_named_when_a_later_one_is_exported(
+    journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = writer_of(journal, "later")
+    writer.append([stopped()])
+    writer.close()
+    CursorFile(journal / "run.cursor").save("run", Place(Position(1, 23), Position(1, 23)))
+    CursorFile(journal / "gone.cursor").save("gone", Place(Position(1, 23), Position(1, 23)))
+    with OtlpServer() as server:
+        assert main(["export", str(journal), "--otlp", server.url, "--run", "later"]) == 0
+        assert "run run was not exported to its end; --run run does that" in capsys.readouterr().err
+        assert not (journal / "gone.cursor").exists()
+        assert main(["export", str(journal), "--otlp", server.url, "--run", "run"]) == 0
+        assert server.ids == ids(expected(journal))
+
+
 @pytest.mark.parametrize("content", ["", "{", '{"version":1}', NEWER])
 def test_a_file_that_is_no_cursor_is_named(journal: Path, capsys: pytest.CaptureFixture[str], content: str) -> None:
-    (journal / "export.cursor").write_text(content)
+    (journal / "run.cursor").write_text(content)
     with OtlpServer() as server:
         assert main(["export", str(journal), "--otlp", server.url]) == 2
         told = capsys.readouterr().err
-        assert "export.cursor" in told
+        assert "run.cursor" in told
         assert "--from-start" in told
         assert main(["export", str(journal), "--otlp", server.url, "--from-start"]) == 0
 
