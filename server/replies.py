@@ -17,7 +17,7 @@ from ..engine.turn import Turn
 from ..errors import NanolensError
 
 HELD = frozenset({"operator", "breakpoint"})  # pauses that are not the client's: its stream waits for the resume
-LOOK_S = 1.0  # between two looks at whether a request that is held still lives: it may expire
+LOOK_S = 0.25  # between two looks at whether a request that is held still lives: it may expire
 
 
 class Reply:

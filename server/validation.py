@@ -36,6 +36,7 @@ _LIMITS = {
     "string_too_long": "must have at most {max_length} characters",
     "string_too_short": "must have at least {min_length} characters",
 }
+_OBJECTS = frozenset({"stream_options"})  # fields whose own fields are params; elsewhere the place is in the message
 _SHOWS_NO_VALUE = frozenset({"missing", "extra_forbidden", "too_long", "string_too_long", "string_unicode"})
 
 
@@ -56,7 +57,8 @@ def describe_invalid(errors: Sequence[Any]) -> tuple[str | None, str]:
         words = _LIMITS[kind].format(**context)
     words = words or error["msg"]
     given = "" if kind in _SHOWS_NO_VALUE else f"={shown(error.get('input'))}"
-    return param, f"{param}{given}: {words}"
+    top = param.partition("[")[0].partition(".")[0]
+    return param if top in _OBJECTS else top, f"{param}{given}: {words}"
 
 
 def name_of(location: Sequence[int | str]) -> str | None:
