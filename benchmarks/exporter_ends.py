@@ -2,7 +2,7 @@
 
 `python -P -m nanolens.benchmarks.exporter_ends receive` prints its port, takes batches until its input ends, and prints
 how many spans came. `... export JOURNAL URL CPU METRICS` exports once, and prints its times as JSON. `... scrape PORT`
-scrapes until it is ended.
+scrapes until it is ended, or its parent is gone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 MODULE = "nanolens.benchmarks.exporter_ends"
@@ -73,8 +73,8 @@ def export(journal: str, url: str, cpu: str, metrics: str) -> None:
 
 def scrape(port: str) -> None:
     """Scrape a metrics page once a second."""
-    url = f"http://127.0.0.1:{port}/metrics"
-    while True:
+    url, parent = f"http://127.0.0.1:{port}/metrics", os.getppid()
+    while os.getppid() == parent:
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as page:
             page.read()
         time.sleep(1.0)
@@ -106,4 +106,5 @@ def receiver() -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 
 if __name__ == "__main__":
-    {"receive": receive, "export": export, "scrape": scrape}[sys.argv[1]](*sys.argv[2:])
+    programs: dict[str, Callable[..., None]] = {"receive": receive, "export": export, "scrape": scrape}
+    programs[sys.argv[1]](*sys.argv[2:])
