@@ -14,6 +14,7 @@ from .app import create_app
 from .auth import ApiKeys, AuthMiddleware
 from .health import EngineWatch
 from .operations import Operations
+from .request_ids import RequestIds
 from .server_metrics import CountingMiddleware, ServerMetrics
 from .settings import ServeSettings
 from .state import Limits, ServerState
@@ -40,4 +41,4 @@ def make_app(operations: Operations, keys: Iterable[str]) -> ASGIApp:
     app.state.operations = operations
     for part in (health, metrics_proxy, debug, debug_sequences, debug_journal):
         app.include_router(part.router)
-    return CountingMiddleware(AuthMiddleware(app, ApiKeys(keys)), operations.metrics)
+    return RequestIds(CountingMiddleware(AuthMiddleware(app, ApiKeys(keys)), operations.metrics))

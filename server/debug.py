@@ -11,15 +11,19 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..engine.controls import MAX_STEPS
 from .errors import ApiError, json_response
 from .operations import Operations, operations_of
+from .protocol_answers import ErrorAnswer
 from .snapshot_view import MAX_BLOCKS, MAX_SEQUENCES, ViewLimits, snapshot_view
 
+_WORDS = {
+    400: "The request is not valid; `error.param` names the field.",
+    401: "An API key is needed.",
+    403: "Open to this machine alone.",
+    404: "There is no such thing.",
+    409: "Its state does not allow that.",
+    503: "The engine has stopped.",
+}
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"description": "The request is not valid; `error.param` names the field."},
-    401: {"description": "An API key is needed."},
-    403: {"description": "Open to this machine alone."},
-    404: {"description": "There is no such thing."},
-    409: {"description": "Its state does not allow that."},
-    503: {"description": "The engine has stopped."},
+    status: {"model": ErrorAnswer, "description": words} for status, words in _WORDS.items()
 }
 STRICT = ConfigDict(extra="forbid", strict=True)
 

@@ -17,6 +17,7 @@ from .debug import ERRORS, STRICT
 from .errors import ApiError, json_response
 from .journal_stream import JournalStream
 from .operations import Operations, operations_of
+from .protocol_answers import ErrorAnswer
 
 MAX_STREAMS = 16
 RAW, LINES = "application/vnd.nanolens.journal", "application/x-ndjson"
@@ -44,7 +45,7 @@ async def mark(request: Request, body: Note) -> Response:
     response_class=Response,
     responses={
         200: {"content": {RAW: {}, LINES: {}}, "description": "Frames, until the engine ends or the client goes."},
-        429: {"description": "Too many streams are open."},
+        429: {"model": ErrorAnswer, "description": "Too many streams are open."},
     },
 )
 async def stream_journal(

@@ -52,9 +52,13 @@ async def resume(request: Request, name: str, body: ResumeSequence | None = None
     """Let a paused sequence, or all of a request that is paused, go on."""
     ops = operations_of(request)
     request_id, index = await _find(ops, name)
-    turn = ops.state.engine.resume(request_id, max_tokens=(body or ResumeSequence()).max_tokens, index=index)
-    await turn.start()
-    ops.in_background(turn.result())  # a turn that nobody holds would abort its request
+    max_tokens, reply = (body or ResumeSequence()).max_tokens, ops.state.replies.get(request_id)
+    if reply is not None:  # a client waits for what it gives
+        await reply.resume(max_tokens=max_tokens, index=index)
+    else:
+        turn = ops.state.engine.resume(request_id, max_tokens=max_tokens, index=index)
+        await turn.start()
+        ops.in_background(turn.result())  # a turn that nobody holds would abort its request
     return json_response({"request": request_id, "resumed": True})
 
 

@@ -38,11 +38,17 @@ def run(settings: ServeSettings, keys: Sequence[str]) -> bool:
     """
     os.environ[LOG_LEVEL] = settings.log_level
     start_logging(settings.log_level)
-    return asyncio.run(_serve(settings, keys))
+    try:
+        return asyncio.run(_serve(settings, keys))
+    except asyncio.CancelledError:
+        say("ended before it was ready")
+        return False
 
 
 async def _serve(settings: ServeSettings, keys: Sequence[str]) -> bool:
     began = time.monotonic()
+    if (task := asyncio.current_task()) is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # until the server takes it over
     with bind(settings.host, settings.port) as listener:  # first: a port that is taken is known before a model loads
         say(f"nanolens {__version__}: {settings.engine.model}")
         tokenizer = await asyncio.to_thread(load_tokenizer_alone, settings.engine.model)
@@ -128,6 +134,8 @@ class Server:
                 ws="none",
             )
         )  # fmt: skip
+        if settings.access_log:
+            logging.getLogger("uvicorn.access").setLevel(logging.INFO)
 
     async def serve(self, listener: socket.socket, on_ready: Callable[[], None]) -> bool:
         """Serve until a signal has come and all is done; whether the engine lived until then."""

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from .errors import ApiError
 from .operations import operations_of
+from .protocol_answers import ErrorAnswer
 
 TIMEOUT_S = 5.0
 _OPENMETRICS = "application/openmetrics-text"
@@ -24,8 +25,10 @@ router = APIRouter(tags=["metrics"])
     response_class=Response,
     responses={
         200: {"content": {"text/plain": {}, _OPENMETRICS: {}}, "description": "A scrape."},
-        404: {"description": "The server was started with --no-metrics, or without recording."},
-        503: {"description": "The exporter's process does not answer: it ends with the engine."},
+        401: {"model": ErrorAnswer, "description": "An API key is needed."},
+        403: {"model": ErrorAnswer, "description": "Open to this machine alone."},
+        404: {"model": ErrorAnswer, "description": "The server was started with --no-metrics, or without recording."},
+        503: {"model": ErrorAnswer, "description": "The exporter's process does not answer: it ends with the engine."},
     },
 )
 async def metrics(request: Request) -> Response:

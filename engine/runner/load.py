@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,8 @@ def load_parts(config: EngineConfig) -> LoadedModel:
         InvalidConfig, UnknownModel, ModelLoadError: what is wrong, in words.
     """
     device = torch.device(pick_device(config.device, torch.cuda.is_available()))
+    logger.info("loading the weights of %s onto %s", config.model, device)
+    began = time.monotonic()
     try:
         model = load_model(config.model, dtype=config.dtype, device=device)
     except torch.OutOfMemoryError as error:
@@ -71,6 +74,7 @@ def load_parts(config: EngineConfig) -> LoadedModel:
             f"the weights of {config.model} do not fit into {device} ({free >> 20} of {total >> 20} MiB free): free "
             "memory there, take a smaller dtype or model, or device='cpu'"
         ) from error
+    logger.info("weights loaded in %.1f s, as %s", time.monotonic() - began, model.config.dtype)
     return LoadedModel(model, load_tokenizer(config.model), load_generation_defaults(config.model), device)
 
 
@@ -81,6 +85,8 @@ def load(config: EngineConfig, parts: LoadedModel | None = None) -> Loaded:
         InvalidConfig, UnknownModel, ModelLoadError: what is wrong, in words.
     """
     parts = parts or load_parts(config)
+    began = time.monotonic()
+    logger.info("making room for KV, warming up")
     vocab_size = min(parts.tokenizer.vocab_size, parts.model.config.vocab_size)
     try:
         runner = ModelRunner(parts.model, config, parts.device, num_valid_tokens=vocab_size)
@@ -89,6 +95,9 @@ def load(config: EngineConfig, parts: LoadedModel | None = None) -> Loaded:
             f"max_num_seqs={config.max_num_seqs}: the tables of so many sequences do not fit into memory ({error}); "
             "lower it, or max_model_len"
         ) from error
+    logger.info(
+        "%d KV blocks of %d tokens; ready in %.1f s", runner.num_blocks, config.block_size, time.monotonic() - began
+    )
     return Loaded(runner, parts.tokenizer, parts.defaults, vocab_size, parts.device.type == "cuda")
 
 

@@ -56,3 +56,22 @@ def test_a_closed_engine_takes_no_mark() -> None:
     engine.close()
     with pytest.raises(EngineDead):
         engine.mark("too late")
+
+
+def test_a_live_sequence_is_located_by_its_number() -> None:
+    engine = FakeEngine(block_size=4)
+    engine.add_request([1], SamplingParams(max_tokens=5), request_id="a")
+    engine.add_request([2], SamplingParams(n=3, max_tokens=5), request_id="b")
+    assert [engine.locate(seq) for seq in range(5)] == [("a", 0), ("b", 0), ("b", 1), ("b", 2), None]
+    engine.abort("b")
+    assert engine.locate(2) is None
+
+
+def test_a_sequence_is_located_from_another_process() -> None:
+    async def main() -> list[tuple[str, int] | None]:
+        async with FakeAsyncEngine("fake:0.01") as engine:
+            turn = engine.generate([1, 2], SamplingParams(max_tokens=500, n=2), request_id="there")
+            await turn.start()
+            return [await engine.locate(1), await engine.locate(7)]
+
+    assert asyncio.run(main()) == [("there", 1), None]
