@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import NanolensError
-from . import conversations, exporter, kernels, offline, serve
+from . import conversations, exporter, kernels, offline, serve, serving_cost
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (offline, "offline", "a batch of requests that all arrive at once"),
         (conversations, "conversations", "many turns over a small pool: paused between them, or sent again"),
         (serve, "serve", "a running server, as its clients see it"),
+        (serving_cost, "serving-cost", "what HTTP costs: LLM.generate against a server of its own"),
         (exporter, "exporter", "spans a second of the exporter on one core"),
         (kernels, "kernels", "each kernel's time beside its limit, torch and flash-attn"),
     ):

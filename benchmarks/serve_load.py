@@ -30,7 +30,7 @@ class Answer:
         status: HTTP status; 0: none came.
         times: of each piece of text.
         last_t: of the last piece or the finish reason; 0: none.
-        text: all of it.
+        pieces: the text, one for each of `times`.
         finish_reason: as the server gives it.
         num_prompt_tokens, num_output_tokens: as the server counts them; where it doesn't, 0 and the pieces.
         outcome: "" for a whole answer, `LEFT` for one that the client left, `REFUSED` for a bad request that was
@@ -46,13 +46,18 @@ class Answer:
     status: int
     times: list[int] = field(repr=False)
     last_t: int
-    text: str
+    pieces: list[str] = field(repr=False)
     finish_reason: str | None
     num_prompt_tokens: int
     num_output_tokens: int
     outcome: str
     message: str
     ids: frozenset[str]
+
+    @property
+    def text(self) -> str:
+        """All pieces."""
+        return "".join(self.pieces)
 
     @property
     def is_complete(self) -> bool:
@@ -233,7 +238,7 @@ async def send(client: Client, ask: Ask, request_id: str) -> Answer:
         status=status,
         times=reply.times,
         last_t=reply.last_t,
-        text=reply.text,
+        pieces=reply.pieces,
         finish_reason=reply.finish_reasons[0] if reply.finish_reasons else None,
         num_prompt_tokens=prompt_tokens,
         num_output_tokens=output_tokens,

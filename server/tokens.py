@@ -71,4 +71,5 @@ def _card(state: ServerState, name: str) -> dict[str, Any]:
         "root": state.engine.config.model,
         "parent": None,
         "max_model_len": state.engine.started.max_model_len,
+        "vocab_size": state.engine.started.vocab_size,
     }

@@ -50,10 +50,11 @@ def bench(fake: FakeOpenAI, tmp_path: Path, *flags: str, status: int = 0) -> dic
 
 def answer(index: int = 0, key: int | None = 0, **fields: object) -> Answer:
     """A whole answer of four tokens: sent at 0, text at 10, 20, 40 and 50 ms."""
+    text = str(fields.pop("text", "abcd"))
     ask = Ask(index, 0.0, COMPLETIONS, b"", key, 4)
     made = {
         "request_id": f"r{index}", "sent_t": 0, "end_t": 60_000_000, "status": 200,
-        "times": [10_000_000, 20_000_000, 40_000_000, 50_000_000], "last_t": 50_000_000, "text": "abcd",
+        "times": [10_000_000, 20_000_000, 40_000_000, 50_000_000], "last_t": 50_000_000, "pieces": list(text),
         "finish_reason": "length", "num_prompt_tokens": 7, "num_output_tokens": 4, "outcome": "", "message": "",
         "ids": frozenset({f"cmpl-{index}"}),
     } | fields  # fmt: skip
