@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def shown(value: object, limit: int = 120) -> str:
+    """A value for a message, cut to a line's length; an int of thousands of digits has no text in Python."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
 
 class NanolensError(Exception):
     """Base of all errors that nanolens raises."""
@@ -57,7 +69,22 @@ class NotPaused(NanolensError):
 
 
 class EngineIsPaused(NanolensError):
-    """The engine plans no steps until it is continued, so this would wait forever."""
+    """The engine plans no steps until it is continued, so this would wait forever.
+
+    Args:
+        message: in words.
+        request_ids: those that were waited for and go on when the engine does.
+        outputs: what others of them have given, by request id.
+    """
+
+    def __init__(self, message: str, request_ids: Sequence[str] = (), outputs: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.request_ids = list(request_ids)
+        self.outputs = dict(outputs or {})
+
+
+class CalledBack(NanolensError):
+    """A step, or the engine's end, was asked for from within one of its callbacks; nothing has changed."""
 
 
 class JournalError(NanolensError):

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..errors import InvalidRequest
+from ..errors import InvalidRequest, shown
 from ..telemetry.event_fields import NO_NAMES, Names, RequestNames, names_sequences, tag_of
 from ..telemetry.events import AnyEvent, BreakpointHit, EngineContinued, EnginePaused, Keyframe
 from ..telemetry.predicate import Predicate, parse
@@ -86,7 +86,7 @@ class Breakpoints:
             InvalidRequest: with field `predicate` or `action`; nothing has changed.
         """
         if not isinstance(action, str) or action not in ACTIONS:
-            raise InvalidRequest("action", f"action={action!r}: must be one of {', '.join(ACTIONS)}")
+            raise InvalidRequest("action", f"action={shown(action)}: must be one of {', '.join(ACTIONS)}")
         parsed = parse(predicate)
         events = parsed.events - SILENT
         if not events:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
-from ..errors import InvalidConfig
+from ..errors import InvalidConfig, shown
 from ..telemetry.endpoint import parse_endpoint
 
 MAX_TEXT = 4096  # characters of a model's name and of the journal's path
@@ -127,10 +127,10 @@ class EngineConfig:
             elif bool in (hint, *choices):
                 if not isinstance(value, bool):
                     allowed = "True, False or None" if choices else "True or False"
-                    raise InvalidConfig(f"{name}={_shown(value)}: must be {allowed}")
+                    raise InvalidConfig(f"{name}={shown(value)}: must be {allowed}")
             elif choices and all(isinstance(choice, str) for choice in choices):
                 if not isinstance(value, str) or value not in choices:
-                    raise InvalidConfig(f"{name}={_shown(value)}: must be one of {', '.join(choices)}")
+                    raise InvalidConfig(f"{name}={shown(value)}: must be one of {', '.join(choices)}")
                 self._set(name, str.__str__(value))
             elif name in _REALS:
                 self._set(name, _real(name, value, *_REALS[name]))
@@ -142,7 +142,7 @@ class EngineConfig:
             self._set("swap_path", _text("swap_path", _as_path(self.swap_path), "a file's path, or None for no file"))
         if (self.swap_path is None) != (self.disk_blocks == 0):
             raise InvalidConfig(
-                f"swap_path={_shown(self.swap_path)} with disk_blocks={self.disk_blocks}: a swap file needs both, its "
+                f"swap_path={shown(self.swap_path)} with disk_blocks={self.disk_blocks}: a swap file needs both, its "
                 "path and the blocks that it may hold"
             )
 
@@ -151,7 +151,7 @@ class EngineConfig:
             parse_endpoint(self.otlp)
         if self.exports and not self.recording:
             named = "metrics_port" if self.otlp is None else "otlp"
-            raise InvalidConfig(f"{named}={_shown(getattr(self, named))}: must be None with recording=False")
+            raise InvalidConfig(f"{named}={shown(getattr(self, named))}: must be None with recording=False")
 
     @property
     def exports(self) -> bool:
@@ -192,14 +192,14 @@ def check_device(name: object) -> str:
         InvalidConfig: it is not.
     """
     if not isinstance(name, str) or _DEVICE.fullmatch(name) is None:
-        raise InvalidConfig(f"device={_shown(name)}: must be auto, cpu, cuda, or cuda:N with the number of a GPU")
+        raise InvalidConfig(f"device={shown(name)}: must be auto, cpu, cuda, or cuda:N with the number of a GPU")
     return str.__str__(name)
 
 
 def _whole(name: str, value: object) -> int:
     least, most = _RANGES[name]
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InvalidConfig(f"{name}={_shown(value)}: must be a whole number of at least {least} and at most {most}")
+        raise InvalidConfig(f"{name}={shown(value)}: must be a whole number of at least {least} and at most {most}")
     return int.__int__(value)
 
 
@@ -210,7 +210,7 @@ def _real(name: str, value: object, above: float, most: float) -> float:
         with contextlib.suppress(OverflowError):
             number = float(value)
     if not above < number <= most:
-        raise InvalidConfig(f"{name}={_shown(value)}: must be above {above:g} and at most {most:g}")
+        raise InvalidConfig(f"{name}={shown(value)}: must be above {above:g} and at most {most:g}")
     return number
 
 
@@ -222,16 +222,7 @@ def _as_path(value: object) -> object:
 def _text(name: str, value: object, meaning: str) -> str:
     """A text that can name a file and be written to a journal."""
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_TEXT:
-        raise InvalidConfig(f"{name}={_shown(value)}: must be a text of 1 to {MAX_TEXT} characters: {meaning}")
+        raise InvalidConfig(f"{name}={shown(value)}: must be a text of 1 to {MAX_TEXT} characters: {meaning}")
     if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
-        raise InvalidConfig(f"{name}={_shown(value)}: must hold no NUL and only characters that UTF-8 can encode")
+        raise InvalidConfig(f"{name}={shown(value)}: must hold no NUL and only characters that UTF-8 can encode")
     return str.__str__(value)
-
-
-def _shown(value: object) -> str:
-    """A value for a message, cut to a line's length; an int of thousands of digits has no text in Python."""
-    try:
-        text = repr(value)
-    except ValueError:
-        return f"<{type(value).__name__}>"
-    return text if len(text) <= 120 else text[:117] + "..."

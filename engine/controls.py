@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import reprlib
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidRequest, NotPaused, UnknownRequest
+from ..errors import InvalidRequest, NotPaused, UnknownRequest, shown
 from ..telemetry.events import Mark
 from .core import EngineCore
 from .progress import Progress
-from .request_fields import Prompt, as_name, as_token_ids, recordable
+from .request_fields import Prompt, as_name, as_token_ids
 from .sampling_params import check_token_ids, check_whole
 from .sequence import Sequence, SequenceStatus
 
@@ -56,7 +55,7 @@ class Controls:
             EngineDead: the engine was closed.
         """
         if reason not in ("operator", "await_input"):
-            raise InvalidRequest("reason", f"reason={reason!r}: must be 'operator' or 'await_input'")
+            raise InvalidRequest("reason", f"reason={shown(reason)}: must be 'operator' or 'await_input'")
         return self.core.pause(self._sequences(request_id, index), reason)
 
     def resume(
@@ -131,7 +130,7 @@ class Controls:
         self.core.require_open()
         if not isinstance(num_steps, int) or isinstance(num_steps, bool) or not 0 <= num_steps <= MAX_STEPS:
             allowed = f"must be a whole number of at least 0 and at most {MAX_STEPS}"
-            raise InvalidRequest("num_steps", f"num_steps={reprlib.repr(num_steps)}: {allowed}")
+            raise InvalidRequest("num_steps", f"num_steps={shown(num_steps)}: {allowed}")
         self.core.continue_engine(num_steps)
 
     def add_breakpoint(self, predicate: str, action: str = "engine") -> int:
@@ -210,12 +209,12 @@ class Controls:
         self.core.require_open()
         request = self.core.requests.get(request_id) if isinstance(request_id, str) else None
         if request is None:
-            raise UnknownRequest(f"no live request has the id {recordable(request_id) or request_id!r}")
+            raise UnknownRequest(f"no live request has the id {shown(request_id)}")
         if index is None:
             return list(request.sequences)
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(request.sequences):
             last = len(request.sequences) - 1
-            raise InvalidRequest("index", f"index={index!r}: the request has sequences 0 to {last}")
+            raise InvalidRequest("index", f"index={shown(index)}: the request has sequences 0 to {last}")
         return [request.sequences[index]]
 
     def _paused(self, request_id: str, index: int | None) -> list[Sequence]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence as Items
 
-from ..errors import InvalidRequest
+from ..errors import InvalidRequest, shown
 from ..telemetry.events import (
     RequestArrived,
 )
@@ -37,7 +37,7 @@ class EngineCore(StepLoop):
 
     def _add(self, request: Request) -> None:
         if request.request_id in self.requests:
-            raise InvalidRequest("request_id", f"request_id={request.request_id!r}: a live request has this id")
+            raise InvalidRequest("request_id", f"request_id={shown(request.request_id)}: a live request has this id")
         params, now = request.params, self.clock()
         seed = params.seed if params.seed is not None else self._random.getrandbits(63)
         first = self._next_seq

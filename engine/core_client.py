@@ -44,6 +44,7 @@ class _Stream:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.request_id = ""  # once the engine has taken the request
         self.turns: list[weakref.ref[Turn]] = []
 
     def add(self, turn: Turn) -> None:
@@ -162,7 +163,7 @@ class CoreClient:
         stream = self._streams[number] = _Stream(number)
         stream.add(turn)
         try:
-            await self._ask(link, number, data, str, partial(self._by_name.__setitem__, request_id, stream))
+            await self._ask(link, number, data, str, partial(self._name, request_id, stream))
         except Exception:
             self._streams.pop(number, None)
             raise
@@ -181,9 +182,18 @@ class CoreClient:
             turn.stream = stream.number
             await self._ask(link, number, data, type(None), partial(stream.add, turn))
 
+    def _name(self, request_id: str, stream: _Stream) -> None:
+        """The engine knows the request of a stream by this id now."""
+        if stream.number in self._streams:  # not abandoned meanwhile
+            stream.request_id = request_id
+            self._by_name[request_id] = stream
+
     def abandon(self, number: int) -> None:
         """Abort the request of a stream that was left. Any thread: a turn may be collected anywhere."""
-        if self._streams.pop(number, None) is not None:
+        stream = self._streams.pop(number, None)
+        if stream is not None:
+            if self._by_name.get(stream.request_id) is stream:
+                del self._by_name[stream.request_id]
             self._link.send(m.encode_command(0, m.Abandon(number)))
 
     async def close(self, timeout: float) -> None:

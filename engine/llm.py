@@ -6,18 +6,19 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from numbers import Integral
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import EngineIsPaused, InvalidRequest
+from ..errors import EngineIsPaused, InvalidRequest, NotPaused, UnknownRequest, shown
 from .build import build_engine
 from .config import EngineConfig
 from .core import EngineCore
 from .engine import Engine, Message
 from .interrupts import HeldInterrupts
 from .outputs import Delta, RequestOutput
-from .request import Request
+from .request import OnFinish, Request
 from .request_fields import Prompt
 from .sampling_params import SamplingParams
 
@@ -72,7 +73,8 @@ class LLM:
         Raises:
             InvalidRequest: before anything was queued, naming the prompt and the field.
             EngineDead: the engine was closed.
-            EngineIsPaused: the engine plans no steps: an operator or a breakpoint paused it.
+            EngineIsPaused: an operator or a breakpoint paused the engine. The requests stay as they are, to be looked
+                at: `continue_engine()`, then `wait(error.request_ids)`; `error.outputs` holds those that were done.
         """
         self.engine.core.require_open()
         many = as_prompts(prompts)
@@ -104,10 +106,13 @@ class LLM:
         prompts = [self.engine.chat_prompt(conversation) for conversation in many]  # type: ignore[arg-type]
         return self.generate(prompts, params, use_tqdm=use_tqdm)
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None
+    ) -> Iterator[Delta]:
         """Complete one prompt and yield its output as it comes; closing the iterator aborts the request.
 
-        Where it pauses, the iterator waits: whoever reads it resumes or finishes the request, by the `request_id`.
+        Where it pauses, its last delta says so: whoever reads it resumes or finishes the request, by the `request_id`
+        that it was given, before asking for the next one.
 
         Raises:
             InvalidRequest: on the first `next`.
@@ -115,7 +120,8 @@ class LLM:
         """
         deltas: deque[Delta] = deque()
         done: list[RequestOutput] = []
-        name = self.engine.new_request_id()  # known before it is queued: an interrupt may come right after that
+        # Known before it is queued: an interrupt may come right after that.
+        name = self.engine.new_request_id() if request_id is None else request_id
         try:
             self.engine.add_request(
                 prompt, params, request_id=name, on_output=deltas.append, on_finish=done.append
@@ -149,6 +155,8 @@ class LLM:
     ) -> RequestOutput:
         """Let a paused request go on, until it ends or pauses again; its output so far, appended tokens left out.
 
+        A Ctrl-C pauses it again.
+
         Args:
             request_id: of an output with `finished` False.
             append: a text or token ids that come next: the other side's turn of a conversation.
@@ -157,63 +165,118 @@ class LLM:
 
         Raises:
             UnknownRequest, NotPaused, InvalidRequest, EngineDead: as `Engine.resume`.
-            EngineIsPaused: the engine plans no steps.
+            EngineIsPaused: the engine plans no steps; the request has been resumed, see `wait`.
         """
         outputs: dict[str, RequestOutput] = {}
-        request = self.engine.core.requests.get(request_id) if isinstance(request_id, str) else None
-        if request is not None:
-            request.on_finish = request.on_pause = lambda output: outputs.__setitem__(output.request_id, output)
-        self.engine.resume(request_id, append, max_tokens)
-        self._run_until(outputs, [request_id], use_tqdm)
+        with self._kept(self._live([request_id]), outputs):
+            self.engine.resume(request_id, append, max_tokens)
+            try:
+                self._step_until(outputs, [request_id], use_tqdm)
+            except KeyboardInterrupt:
+                if request_id not in outputs:
+                    self.engine.pause(request_id)
+                raise
         return outputs[request_id]
+
+    def wait(self, request_ids: Sequence[str], *, use_tqdm: bool = False) -> list[RequestOutput]:
+        """Step until each of these live requests has ended or paused; their outputs in this order.
+
+        Raises:
+            UnknownRequest: one of them is not live.
+            EngineDead: the engine was closed.
+            EngineIsPaused: the engine plans no steps; its `outputs` are those that were done before.
+        """
+        requests = self._live(request_ids)
+        outputs = {r.request_id: r.output(self.engine.core.started.wall_offset_ns) for r in requests if r.at_rest}
+        with self._kept(requests, outputs):
+            self._step_until(outputs, request_ids, use_tqdm)
+        return [outputs[request_id] for request_id in request_ids]
 
     def finish(self, request_id: str) -> RequestOutput:
         """End a paused request in order; its output.
 
         Raises:
-            UnknownRequest, NotPaused, EngineDead: as `Engine.finish`.
+            UnknownRequest, EngineDead: as `Engine.finish`.
+            NotPaused: it, or one of its sequences, runs or waits.
         """
-        outputs: list[RequestOutput] = []
-        request = self.engine.core.requests.get(request_id) if isinstance(request_id, str) else None
-        if request is not None:
-            request.on_finish = outputs.append
-        self.engine.finish(request_id)
-        return outputs[0]
+        outputs: dict[str, RequestOutput] = {}
+        (request,) = self._live([request_id])
+        if not request.at_rest:
+            raise NotPaused(f"request {request_id} is not paused, or not all of its sequences are")
+        with self._kept([request], outputs):
+            self.engine.finish(request_id)
+        return outputs[request_id]
 
     def _run(self, requests: list[Request], use_tqdm: bool) -> list[RequestOutput]:
         outputs: dict[str, RequestOutput] = {}
         ids = [request.request_id for request in requests]
-        for request in requests:
-            request.on_finish = request.on_pause = lambda output: outputs.__setitem__(output.request_id, output)
-        self._run_until(outputs, ids, use_tqdm, requests)
-        return [outputs[request_id] for request_id in ids]
-
-    def _run_until(
-        self, outputs: dict[str, RequestOutput], ids: list[str], use_tqdm: bool, new: Sequence[Request] = ()
-    ) -> None:
-        """Add the `new` requests and step until each of `ids` has an output: it has ended, or has paused.
-
-        Where that does not come to pass, those without an output are aborted.
-        """
-        from tqdm import tqdm
-
-        engine = self.engine
-        shown = {"total": len(ids), "desc": "requests", "disable": not use_tqdm, "dynamic_ncols": True}
-        with HeldInterrupts() as interrupts, tqdm(**shown) as bar:
+        with self._kept(requests, outputs):
             try:
-                for request in new:
-                    interrupts.check()
-                    engine.core.add(request)
-                while len(outputs) < len(ids):
-                    interrupts.check()
-                    if not engine.step() and engine.engine_paused:
-                        raise EngineIsPaused(f"the engine is paused ({engine.engine_paused}): continue_engine first")
-                    if len(outputs) > bar.n:
-                        bar.update(len(outputs) - bar.n)
-            finally:
+                with HeldInterrupts() as interrupts:
+                    for request in requests:
+                        interrupts.check()
+                        self.engine.core.add(request)
+                    self._step_until(outputs, ids, use_tqdm, interrupts)
+            except EngineIsPaused:
+                raise
+            except BaseException:
                 for request_id in ids:
                     if request_id not in outputs:
-                        engine.abort(request_id)
+                        self.engine.abort(request_id)
+                raise
+        return [outputs[request_id] for request_id in ids]
+
+    def _live(self, request_ids: Sequence[str]) -> list[Request]:
+        """Live requests by their ids."""
+        self.engine.core.require_open()
+        known = self.engine.core.requests
+        for request_id in request_ids:
+            if not isinstance(request_id, str) or request_id not in known:
+                raise UnknownRequest(f"no live request has the id {shown(request_id)}")
+        return [known[request_id] for request_id in request_ids]
+
+    @contextmanager
+    def _kept(self, requests: list[Request], outputs: dict[str, RequestOutput]) -> Iterator[None]:
+        """Within the block, keep what requests give when they end or pause; their own callbacks are called too."""
+
+        def keeping(then: OnFinish | None) -> OnFinish:
+            def keep(output: RequestOutput) -> None:
+                outputs[output.request_id] = output
+                if then is not None:
+                    then(output)
+
+            return keep
+
+        own = [(request, request.on_finish, request.on_pause) for request in requests]
+        for request, on_finish, on_pause in own:
+            request.on_finish, request.on_pause = keeping(on_finish), keeping(on_pause)
+        try:
+            yield
+        finally:
+            for request, on_finish, on_pause in own:
+                request.on_finish, request.on_pause = on_finish, on_pause
+
+    def _step_until(
+        self, outputs: dict[str, RequestOutput], ids: Sequence[str], use_tqdm: bool, held: HeldInterrupts | None = None
+    ) -> None:
+        """Step until each of `ids` has an output: it has ended, or has paused."""
+        from tqdm import tqdm
+
+        wanted = {"total": len(ids), "desc": "requests", "disable": not use_tqdm, "dynamic_ncols": True}
+        with HeldInterrupts() as own, tqdm(**wanted) as bar:
+            interrupts = held or own
+            while len(outputs) < len(ids):
+                interrupts.check()
+                if not self.engine.step() and self.engine.engine_paused:
+                    left = [request_id for request_id in ids if request_id not in outputs]
+                    raise EngineIsPaused(
+                        f"the engine is paused ({self.engine.engine_paused}); {len(left)} requests stay as they are: "
+                        "continue_engine(), then wait(error.request_ids)",
+                        left,
+                        dict(outputs),
+                    )
+                if len(outputs) > bar.n:
+                    bar.update(len(outputs) - bar.n)
 
 
 def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from ..errors import EngineDead
 from ..telemetry.clock import Clock, monotonic_ns
 from .engine import Engine
-from .request_book import describe
+from .request import describe
 
 T = TypeVar("T")
 _Command = tuple[Callable[[Engine], Any], "Future[Any]"]

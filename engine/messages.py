@@ -17,7 +17,7 @@ from . import commands as c
 from .commands import Command
 from .config import EngineConfig
 from .outputs import Delta
-from .request_book import describe
+from .request import describe
 from .sampling_params import SamplingParams
 
 _BUILTIN = (TypeError, ValueError, LookupError, OSError, ImportError, MemoryError, NotImplementedError, RuntimeError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,6 +11,8 @@ from .outputs import CompletionOutput, Delta, RequestMetrics, RequestOutput
 from .plan import TokenLogprobs
 from .sampling_params import SamplingParams
 from .sequence import Sequence, SequenceStatus
+
+logger = logging.getLogger("nanolens.engine")
 
 OnOutput = Callable[[Delta], None]
 OnFinish = Callable[[RequestOutput], None]
@@ -111,6 +114,24 @@ class Request:
         """The text of an ended sequence that was held back, and the stop string that it completes, if any."""
         return self.streams[index].finish() if self.streams else ("", None)
 
+    def held_back(self, index: int) -> str:
+        """The last text of a sequence; none where the tokenizer fails on it."""
+        try:
+            return self.close_stream(index)[0]
+        except Exception:
+            logger.exception("the last text of request %s can't be decoded", self.request_id)
+            return ""
+
+    def final_output(self, wall_offset_ns: int) -> RequestOutput:
+        """What the caller gets; without text where the tokenizer fails, and the error says so."""
+        try:
+            return self.output(wall_offset_ns)
+        except Exception as error:
+            logger.exception("the text of request %s can't be decoded", self.request_id)
+            self.error = self.error or f"decoding its text failed: {describe(error)}"
+            self.decoder, self.streams = None, []
+            return self.output(wall_offset_ns)
+
     def text_of(self, index: int) -> str:
         """The text of a sequence so far."""
         if self.streams:
@@ -134,7 +155,7 @@ class Request:
                 finish_reason=seq.finish_reason,
                 stop_reason=seq.stop_reason,
                 pause_reason=seq.reason if seq.status is SequenceStatus.PAUSED else None,
-                logprobs=self.logprobs[index] if want_logprobs else None,
+                logprobs=list(self.logprobs[index]) if want_logprobs else None,
             )
             for index, seq in enumerate(self.sequences)
         ]
@@ -144,10 +165,19 @@ class Request:
             prompt_token_ids=self.prompt_token_ids,
             outputs=outputs,
             finished=self.finished,
-            prompt_logprobs=self.prompt_logprobs if self.params.prompt_logprobs is not None else None,
+            prompt_logprobs=list(self.prompt_logprobs) if self.params.prompt_logprobs is not None else None,
             metrics=RequestMetrics.from_sequences(self.sequences, wall_offset_ns),
             error=self.error,
         )
+
+
+def describe(error: BaseException) -> str:
+    """An error's type and message, as text that the journal can hold whatever the message is."""
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its message can't be read)"
+    return f"{type(error).__name__}: {message}".encode(errors="backslashreplace").decode()
 
 
 FINISH_REASONS = {"stop": "stop", "length": "length", "aborted": "abort", "delivered": "stop", "expired": "abort"}

@@ -11,24 +11,15 @@ from ..telemetry.events import CallbackFailed, RequestFinished, SequenceResumed
 from ..telemetry.recorder import NullRecorder, Recorder
 from . import faults
 from .block_manager import BlockManager
-from .outputs import Delta, RequestOutput
+from .outputs import Delta
 from .plan import StepPlan, StepResult, TokenLogprobs
-from .request import Request, finish_reason_of
+from .request import Request, describe, finish_reason_of
 from .scheduler import Scheduler
 from .sequence import Sequence, SequenceStatus
 
 T = TypeVar("T")
 
 logger = logging.getLogger("nanolens.engine")
-
-
-def describe(error: BaseException) -> str:
-    """An error's type and message, as text that the journal can hold whatever the message is."""
-    try:
-        message = str(error)
-    except Exception:
-        message = "(its message can't be read)"
-    return f"{type(error).__name__}: {message}".encode(errors="backslashreplace").decode()
 
 
 class RequestBook:
@@ -44,6 +35,7 @@ class RequestBook:
 
     Attributes:
         requests: live requests by id.
+        num_callbacks: callbacks that are under way, one in another.
         finish_moves: waits for the moves of blocks that are under way; the core sets it.
     """
 
@@ -57,6 +49,7 @@ class RequestBook:
         wall_offset_ns: int,
     ) -> None:
         self.requests: dict[str, Request] = {}
+        self.num_callbacks = 0
         self.finish_moves: Callable[[], None] = lambda: None
         self._owner: dict[int, tuple[Request, int]] = {}  # live sequence id -> its request, its index there
         self._scheduler = scheduler
@@ -134,7 +127,7 @@ class RequestBook:
 
     def _end_paused(self, seq: Sequence, reason: str, finish_reason: str) -> None:
         request, index = self._owner[seq.seq_id]
-        text = self._held_back(request, index)
+        text = request.held_back(index)
         self._end(seq, SequenceStatus.FINISHED, reason)
         seq.finish_reason = finish_reason
         if request.on_output is not None:
@@ -156,7 +149,7 @@ class RequestBook:
 
     def _tell_rest(self, request: Request) -> None:
         if request.on_pause is not None and request.at_rest:
-            self._call(request, request.on_pause, self._output(request))
+            self._call(request, request.on_pause, request.final_output(self._wall_offset_ns))
 
     # Tokens
 
@@ -168,6 +161,8 @@ class RequestBook:
             plan.sequences, plan.starts, plan.counts, plan.samples, plan.epochs, strict=True
         ):
             token = next(tokens) if samples else -1
+            if seq.seq_id in result.prompt_logprobs and seq.is_live:  # also of one that has paused meanwhile
+                self._owner[seq.seq_id][0].take_prompt_logprobs(start, result.prompt_logprobs[seq.seq_id])
             if seq.epoch != epoch:
                 if samples:
                     wasted.append(seq.seq_id)
@@ -185,8 +180,6 @@ class RequestBook:
                 seq.last_token_t = now
             if (start + count) // size > seq.num_registered_blocks:
                 self._blocks.register(seq, start + count, plan.step)
-            if seq.seq_id in result.prompt_logprobs:
-                self._owner[seq.seq_id][0].take_prompt_logprobs(start, result.prompt_logprobs[seq.seq_id])
             if samples:
                 self._deliver(seq, token, result.logprobs.get(seq.seq_id))
         return wasted
@@ -194,12 +187,15 @@ class RequestBook:
     def _deliver(self, seq: Sequence, token: int, logprobs: TokenLogprobs | None) -> None:
         """Pass a token on, and end or pause its sequence if this was the last one."""
         request, index = self._owner[seq.seq_id]
-        try:
-            faults.reach("decode_text")
-            text, reason, stop_reason = self._read_token(request, index, token)
-        except Exception as error:  # a tokenizer that fails takes one request along, not the step
-            self.fail(request, f"sequence {seq.seq_id}: decoding its text failed: {describe(error)}", seq)
-            return
+        reason, stop_reason = self._why_end(seq, token)
+        text = ""
+        if request.streams:
+            try:
+                faults.reach("decode_text")
+                text, reason, stop_reason = self._read_text(request, index, token, reason, stop_reason)
+            except Exception as error:  # a tokenizer that fails takes one request along, not the step
+                self.fail(request, f"sequence {seq.seq_id}: decoding its text failed: {describe(error)}", seq)
+                return
         if logprobs is not None:
             request.logprobs[index].append(logprobs)
         pauses = ""
@@ -225,11 +221,13 @@ class RequestBook:
             self._settle(request)
             self._tell_rest(request)  # its siblings may all be paused already
 
-    def _read_token(self, request: Request, index: int, token: int) -> tuple[str, str, int | str | None]:
-        """A token's text, and why the sequence stops with it ("" if it does not): reason and stop reason."""
-        reason, stop_reason = self._why_end(request.sequences[index], token)
+    @staticmethod
+    def _read_text(
+        request: Request, index: int, token: int, reason: str, stop_reason: int | str | None
+    ) -> tuple[str, str, int | str | None]:
+        """The text of a token that may be the last one for `reason`; with the reasons, should a stop string end it."""
         text = ""
-        if request.streams and (reason != "stop" or request.params.include_stop_str_in_output):
+        if reason != "stop" or request.params.include_stop_str_in_output:
             text, stop_string = request.push(index, token)
             if stop_string is not None:
                 reason, stop_reason = "stop", stop_string
@@ -266,20 +264,11 @@ class RequestBook:
         for index, seq in enumerate(request.sequences):
             if not seq.is_live:
                 continue
-            text = self._held_back(request, index)
+            text = request.held_back(index)
             self._end(seq, to, reason, cause)
             if request.on_output is not None:
                 self._call(request, request.on_output, Delta(index, text, [], seq.finish_reason))
         self._settle(request)
-
-    @staticmethod
-    def _held_back(request: Request, index: int) -> str:
-        """The last text of a sequence; none where the tokenizer fails on it."""
-        try:
-            return request.close_stream(index)[0]
-        except Exception:
-            logger.exception("the last text of request %s can't be decoded", request.request_id)
-            return ""
 
     def fail_batch(self, plan: StepPlan, message: str) -> None:
         """End in ERROR the requests of a step that the runner could not do; the others go on."""
@@ -303,22 +292,15 @@ class RequestBook:
         for seq in request.sequences:
             del self._owner[seq.seq_id]
         if request.on_finish is not None:
-            self._call(request, request.on_finish, self._output(request))
-
-    def _output(self, request: Request) -> RequestOutput:
-        """What its caller gets; without text where the tokenizer fails, and the error says so."""
-        try:
-            return request.output(self._wall_offset_ns)
-        except Exception as error:
-            logger.exception("the text of request %s can't be decoded", request.request_id)
-            request.error = request.error or f"decoding its text failed: {describe(error)}"
-            request.decoder, request.streams = None, []
-            return request.output(self._wall_offset_ns)
+            self._call(request, request.on_finish, request.final_output(self._wall_offset_ns))
 
     def _call(self, request: Request, callback: Callable[[T], None], value: T) -> None:
         """Call a user's callback; its failure is recorded and touches nothing else."""
+        self.num_callbacks += 1
         try:
             callback(value)
         except Exception as error:
             logger.exception("a callback of request %s failed", request.request_id)
             self._record(CallbackFailed(self._clock(), request.request_id, describe(error)))
+        finally:
+            self.num_callbacks -= 1

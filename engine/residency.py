@@ -5,6 +5,7 @@ Decides who moves out when blocks are short, and brings back what is needed. Kno
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from itertools import chain
@@ -15,7 +16,10 @@ from ..telemetry.events import AnyEvent, SwapFinished
 from .block_manager import BlockManager
 from .config import EngineConfig
 from .plan import BlockMove, MoveResult
+from .request import describe
 from .sequence import Sequence
+
+logger = logging.getLogger("nanolens.engine")
 
 
 class Residency:
@@ -43,6 +47,7 @@ class Residency:
         self.prefill_ns_per_token = 0.0
         self.swap_ns_per_block = 0.0
         self._mode = config.preemption_mode
+        self._ttl_ns = None if config.paused_ttl_s is None else int(config.paused_ttl_s * 1e9)
         self._blocks = blocks
         self._slots = blocks.slots
         self._record = record
@@ -50,6 +55,12 @@ class Residency:
         self._num_moves = 0
         self.num_parked = 0
         self._refused = (-1, -1, -1)  # (blocks wanted, releases, parked) of the last `vacate` that could not help
+
+    @property
+    def next_deadline(self) -> int | None:
+        """When the sequence paused the longest expires, in clock nanoseconds; None while no time is set."""
+        oldest = next(iter(self.paused.values()), None)
+        return None if oldest is None or self._ttl_ns is None else oldest.status_t + self._ttl_ns
 
     def park(self, seq: Sequence) -> None:
         """Take in a sequence that has just paused."""
@@ -206,6 +217,16 @@ class Residency:
     def failed(self, moves: list[int], error: str, step: int) -> None:
         """Moves have failed, as far as they are under way still."""
         self.finished([MoveResult(move, 0, 0, error) for move in moves], step)
+
+    def settle(self, wait: Callable[[], list[MoveResult]], lost: str, step: int) -> None:
+        """Wait for the moves that were launched; one that `wait` does not tell of has failed: `lost` says why."""
+        try:
+            self.finished(wait(), step)
+        except Exception as error:  # with the device, say: the next step will tell
+            logger.error("waiting for moves of blocks failed", exc_info=error)
+            lost = describe(error)
+        planned = {move.move for move in self.moves}
+        self.failed([move for move in self.under_way if move not in planned], lost, step)
 
     def measure_prefill(self, ns_per_token: float) -> None:
         """Note what a token of a step with prefill cost."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from ..errors import InvalidRequest
+from ..errors import InvalidRequest, shown
 
 MAX_N = 1024  # sequences of one request
 MAX_LOGPROBS = 20  # most likely tokens reported at a position
@@ -185,13 +184,13 @@ def check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> Non
     """
     for index, token_id in enumerate(token_ids):
         if type(token_id) is not int or not 0 <= token_id < vocab_size:
-            given = f"{name}[{index}]={reprlib.repr(token_id)}"
+            given = f"{name}[{index}]={shown(token_id)}"
             raise InvalidRequest(name, f"{given}: must be a token id from 0 to {vocab_size - 1}")
 
 
 def _invalid(name: str, value: object, allowed: str) -> InvalidRequest:
     field_name = name.partition(" ")[0]
-    return InvalidRequest(field_name, f"{name}={reprlib.repr(value)}: {allowed}{_HINTS.get(name, '')}")
+    return InvalidRequest(field_name, f"{name}={shown(value)}: {allowed}{_HINTS.get(name, '')}")
 
 
 def check_whole(name: str, value: object) -> int:
@@ -254,7 +253,7 @@ def _ids(name: str, values: object) -> list[int]:
     ids = _listed(name, values, "token ids")
     for index, value in enumerate(ids):
         if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
-            raise InvalidRequest(name, f"{name}[{index}]={reprlib.repr(value)}: must be a token id, 0 or above")
+            raise InvalidRequest(name, f"{name}[{index}]={shown(value)}: must be a token id, 0 or above")
     return [int(value) for value in ids]
 
 
@@ -265,7 +264,7 @@ def _biases(values: object) -> dict[int, float]:
     for key, value in values.items():
         digits = isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 10
         token_id = int(key) if digits else key
-        given = f"logit_bias {{{reprlib.repr(key)}}}"
+        given = f"logit_bias {{{shown(key)}}}"
         if isinstance(token_id, bool) or not isinstance(token_id, numbers.Integral) or token_id < 0:
             raise InvalidRequest("logit_bias", f"{given}: must be a token id, 0 or above")
         if token_id in biases:

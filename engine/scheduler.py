@@ -88,11 +88,12 @@ class Scheduler(SequenceQueues):
             if seq.num_pending and self._is_last(seq, total):
                 continue
             if start >= len(seq.block_table) * size:
-                num_left = len(self.released)
-                has_room = self._make_room(seq)
-                preempted = preempted or len(self.released) > num_left
-                if not has_room:
-                    continue
+                if not blocks.free:
+                    num_left = len(self.released)
+                    has_room = self._make_room(seq)
+                    preempted = preempted or len(self.released) > num_left
+                    if not has_room:
+                        continue
                 blocks.grow(seq, self.step)
             sequences.append(seq)
             starts.append(start)
@@ -128,8 +129,7 @@ class Scheduler(SequenceQueues):
                 return seq, "token_budget"
             if not self._take_place(seq, plan):
                 return seq, "no_blocks"
-            if seq.status is SequenceStatus.RUNNING:
-                budget -= self._add_chunk(plan, seq, budget)
+            budget -= self._add_chunk(plan, seq, budget) if seq.status is SequenceStatus.RUNNING else 0
         return None, ""
 
     def _admit_urgent(self, plan: StepPlan) -> str:

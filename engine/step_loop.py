@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Sequence as Items
 
-from ..errors import EngineDead, OutOfDeviceMemory
+from ..errors import CalledBack, EngineDead, OutOfDeviceMemory
 from ..telemetry.clock import Clock, monotonic_ns
 from ..telemetry.events import (
     AnyEvent,
@@ -26,8 +26,8 @@ from .breakpoints import Breakpoints, Hit
 from .config import EngineConfig
 from .interrupts import HeldInterrupts
 from .plan import Runner, StepPlan, StepResult
-from .request import Request
-from .request_book import RequestBook, describe
+from .request import Request, describe
+from .request_book import RequestBook
 from .scheduler import Scheduler
 from .self_audit import audit_engine
 from .sequence_queues import InFlight
@@ -82,7 +82,6 @@ class StepLoop:
         self.book.finish_moves = self._finish_moves
         self._in_flight = self.scheduler.in_flight
         self._hits: list[Hit] = []
-        self._ttl_ns = None if config.paused_ttl_s is None else int(config.paused_ttl_s * 1e9)
         self._depth = 1 if overlap else 0  # steps launched and not read, at most, when step() returns
         self._reading = False  # a step's tokens are being dealt with
         self._closed = ""  # why the engine can't be used any more
@@ -110,16 +109,22 @@ class StepLoop:
     @property
     def next_deadline(self) -> int | None:
         """When the next paused sequence expires, in clock nanoseconds; None while no time is set."""
-        oldest = next(iter(self.scheduler.residency.paused.values()), None)
-        if oldest is None or self._ttl_ns is None or self.scheduler.paused:
-            return None
-        return oldest.status_t + self._ttl_ns
+        return None if self.scheduler.paused else self.scheduler.residency.next_deadline
+
+    def require_outside(self, what: str) -> None:
+        """Check that no callback is under way: what it belongs to is not done yet.
+
+        Raises:
+            CalledBack: one is.
+        """
+        if self.book.num_callbacks:
+            raise CalledBack(f"{what}: not from within a callback; return from it first")
 
     def require_open(self) -> None:
         """Check that the engine can still be used.
 
         Raises:
-            EngineDead: it was closed, or died; in these words.
+            EngineDead: it was closed, or died.
         """
         if self._closed:
             raise EngineDead(self._closed)
@@ -129,8 +134,10 @@ class StepLoop:
 
         Raises:
             EngineDead: the engine was closed.
+            CalledBack: this comes from within a callback.
         """
         self.require_open()
+        self.require_outside("step")
         with HeldInterrupts():
             return self._step()
 
@@ -165,20 +172,11 @@ class StepLoop:
         return found
 
     def _drain(self) -> None:
-        """Read all that is in flight."""
         while self._in_flight:
             self._collect()
 
     def _finish_moves(self, lost: str = "the runner did not tell how it ended") -> None:
-        """Wait for the moves of blocks that are under way. Those that were launched and are not told of are `lost`."""
-        residency, step = self.scheduler.residency, self.scheduler.step
-        try:
-            residency.finished(self.runner.finish_moves(), step)
-        except Exception as error:  # with the device, say: the next step will tell
-            logger.error("waiting for moves of blocks failed", exc_info=error)
-            lost = describe(error)
-        planned = {move.move for move in residency.moves}
-        residency.failed([move for move in residency.under_way if move not in planned], lost, step)
+        self.scheduler.residency.settle(self.runner.finish_moves, lost, self.scheduler.step)
 
     def flush(self) -> None:
         """Hand what was recorded to the journal, as one frame.
@@ -197,7 +195,12 @@ class StepLoop:
         self._hits += self.breakpoints.check(events)
 
     def close(self, reason: str = "closed") -> None:
-        """Abort what is left, write the last event and give back the device. A second call does nothing."""
+        """Abort what is left, write the last event and give back the device. A second call does nothing.
+
+        Raises:
+            CalledBack: this comes from within a callback.
+        """
+        self.require_outside("close")
         with HeldInterrupts():
             if self._closed:
                 return

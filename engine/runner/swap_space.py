@@ -16,7 +16,7 @@ from torch import Tensor
 from ...errors import InvalidConfig
 from .. import faults
 from ..plan import BlockMove, MoveResult
-from ..request_book import describe
+from ..request import describe
 from .swap_slots import SwapSlots
 from .swap_transfers import Mark, Transfers, staging_rows
 

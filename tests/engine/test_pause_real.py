@@ -96,17 +96,19 @@ def test_a_conversation_of_several_turns_on_the_offline_api() -> None:
         assert not llm.engine.has_work
 
 
-def test_generate_on_a_paused_engine_says_so_and_leaves_nothing() -> None:
+def test_generate_on_a_paused_engine_says_so_and_keeps_the_requests() -> None:
     with tiny_llm() as llm:
         [turn] = llm.generate([prompt_of(5)], greedy(4, on_stop="pause"), use_tqdm=False)
         llm.engine.pause_engine()
-        with pytest.raises(EngineIsPaused, match="operator"):
+        with pytest.raises(EngineIsPaused, match="operator") as paused:
             llm.generate([prompt_of(5)], greedy(4), use_tqdm=False)
         with pytest.raises(EngineIsPaused):
             next(llm.stream(prompt_of(5), greedy(4)))
-        assert [seq.request for seq in llm.engine.snapshot().sequences] == [turn.request_id]
+        left = [seq.request for seq in llm.engine.snapshot().sequences]
+        assert left == [turn.request_id, *paused.value.request_ids]
         llm.engine.continue_engine()
         assert len(llm.resume(turn.request_id, [1], 2).outputs[0].token_ids) == 6
+        assert llm.wait(paused.value.request_ids)[0].finished
         llm.finish(turn.request_id)
 
 
