@@ -18,6 +18,7 @@ from .request_ids import RequestIds
 from .server_metrics import CountingMiddleware, ServerMetrics
 from .settings import ServeSettings
 from .state import Limits, ServerState
+from .write_limit import WriteLimit
 
 
 def make_operations(settings: ServeSettings, engine: AsyncEngine, tokenizer: AnyTokenizer) -> Operations:
@@ -35,10 +36,11 @@ def make_operations(settings: ServeSettings, engine: AsyncEngine, tokenizer: Any
     return operations
 
 
-def make_app(operations: Operations, keys: Iterable[str]) -> ASGIApp:
+def make_app(settings: ServeSettings, operations: Operations, keys: Iterable[str]) -> ASGIApp:
     """The application: OpenAI's endpoints and those for who runs the server, behind keys, counted."""
     app = create_app(operations.state)
     app.state.operations = operations
     for part in (health, metrics_proxy, debug, debug_sequences, debug_journal):
         app.include_router(part.router)
-    return RequestIds(CountingMiddleware(AuthMiddleware(app, ApiKeys(keys)), operations.metrics))
+    guarded = WriteLimit(AuthMiddleware(app, ApiKeys(keys)), settings.write_timeout_s)
+    return RequestIds(CountingMiddleware(guarded, operations.metrics))

@@ -17,8 +17,8 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 GROUPS: dict[str, tuple[str, ...]] = {
     "where and for whom": ("host", "port", "served_model_name", "api_key", "api_key_file"),
     "limits of requests": (
-        "max_queue", "max_prompts", "max_sequences", "max_body_bytes", "max_timeout_s", "drain_seconds",
-        "stall_seconds",
+        "max_queue", "max_prompts", "max_sequences", "max_body_bytes", "max_timeout_s", "write_timeout_s",
+        "drain_seconds", "stall_seconds",
     ),
     "the model and its device": (
         "dtype", "device", "attention", "max_model_len", "gpu_memory_utilization", "enforce_eager", "overlap", "seed",

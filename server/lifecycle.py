@@ -25,6 +25,7 @@ from .startup import load_tokenizer_alone, say, urls
 
 FLUSH_S = 5.0  # for answers to reach their clients once every request has ended
 CLOSE_S = 30.0  # for the engine to end its journal
+KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that none is closed as a request comes
 BACKLOG = 2048
 
 logger = logging.getLogger("nanolens.server")
@@ -59,7 +60,7 @@ async def _serve(settings: ServeSettings, keys: Sequence[str]) -> bool:
             say(f"engine: process {engine.pid}, {started.num_blocks} KV blocks of {started.block_size} tokens, "
                 f"up to {started.max_model_len} tokens a sequence")  # fmt: skip
             operations = make_operations(settings, engine, tokenizer)
-            server = Server(settings, operations, make_app(operations, keys))
+            server = Server(settings, operations, make_app(settings, operations, keys))
             return await server.serve(listener, lambda: _welcome(settings, keys, listener, began))
 
 
@@ -131,6 +132,7 @@ class Server:
                 app,  # type: ignore[arg-type]
                 log_level="warning", log_config=None, access_log=settings.access_log, server_header=False,
                 proxy_headers=False, lifespan="off", backlog=BACKLOG, timeout_graceful_shutdown=int(FLUSH_S),
+                timeout_keep_alive=KEEP_ALIVE_S,
                 ws="none",
             )
         )  # fmt: skip

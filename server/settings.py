@@ -27,6 +27,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_timeout_s": (0.001, 1e9),
     "drain_seconds": (0, 1e6),
     "stall_seconds": (0.1, 1e6),
+    "write_timeout_s": (0.1, 1e6),
 }
 
 
@@ -51,6 +52,7 @@ class ServeSettings:
         max_timeout_s: the longest `timeout` of a request, and that of one which gives none; none: no deadline.
         drain_seconds: after SIGTERM, how long running requests may take to finish before they are ended.
         stall_seconds: /health fails when work waits and no step ends for so long.
+        write_timeout_s: a client that takes no byte of its answer for so long is let go, and its request ended.
         metrics: serve /metrics; this takes a process beside the engine and a journal, in a temporary directory where
             none is kept.
         access_log: a line on stderr for each HTTP request.
@@ -70,6 +72,7 @@ class ServeSettings:
     max_timeout_s: float | None = None
     drain_seconds: float = 30.0
     stall_seconds: float = 60.0
+    write_timeout_s: float = 300.0
     metrics: bool = True
     access_log: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
