@@ -413,3 +413,16 @@ def test_an_engine_is_started_first_once_and_used_in_its_own_loop() -> None:
 
 def events_of(journal: Path) -> list[Any]:
     return [event for frame in JournalReader(journal).frames() for event in frame.events]
+
+
+def test_turns_that_were_left_are_forgotten_by_the_client_too() -> None:
+    async def work(engine: AsyncEngine) -> int:
+        for i in range(30):
+            turn = engine.generate([i, 3], greedy(200, ignore_eos=True))
+            await turn.__anext__()
+            await turn.aclose()
+        client = engine._client
+        assert client is not None
+        return len(client._by_name) + len(client._streams)
+
+    assert go(work, max_model_len=300) == 0
