@@ -26,7 +26,7 @@ from sse_wire import WireStream
 TINY = "dummy:llama-tiny"
 NAME = "test"  # of the model, as requests name it
 VOCAB_SIZE = 264
-DEADLINE_S = 60.0
+DEADLINE_S = 30.0
 _MARK = "NANOLENS_TEST_SERVER"  # in the environment of the server, and so of everything that it starts
 
 
@@ -200,6 +200,11 @@ class Server:
     def is_idle(self) -> bool:
         """Whether nothing lives in the engine."""
         return not self.snapshot()["sequences"]
+
+    def abort_all(self) -> None:
+        """End every request that lives."""
+        for request in {sequence["request"] for sequence in self.snapshot()["sequences"]}:
+            self.post(f"/debug/sequences/{request}/abort", {})
 
     def wait_idle(self) -> None:
         """Wait until nothing lives in the engine any more."""
