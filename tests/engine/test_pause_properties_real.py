@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from nanolens.engine.outputs import Delta, RequestOutput
 from nanolens.engine.sampling_params import SamplingParams
 from nanolens.engine.sequence import SequenceStatus
 from nanolens.telemetry.audit import Audit
+from nanolens.telemetry.events import SequencePreempted
 from real_engine import prompt_of, recorded, tiny_llm
 
 LONG = os.environ.get("NANOLENS_HYPOTHESIS") == "long"
@@ -79,7 +81,8 @@ real_operations = st.one_of(
 @given(
     options=st.fixed_dictionaries(
         {
-            "num_blocks": st.integers(9, 18),
+            "num_blocks": st.integers(9, 16),
+            "policy": st.sampled_from(["fcfs", "priority", "sjf"]),
             "host_blocks": st.sampled_from([12, 3, 0, 40]),
             "disk_blocks": st.sampled_from([20, 4, 0]),
             "preemption_mode": st.sampled_from(["swap", "auto", "recompute"]),
@@ -119,13 +122,15 @@ def real_life(llm: LLM, sampled: list[bool], operations: list[tuple[str, int]]) 
     pieces: dict[str, Piece] = {}
     for number, is_sampled in enumerate(sampled):
         params = SamplingParams(
-            temperature=0.8 if is_sampled else 0.0, seed=number, max_tokens=9, ignore_eos=True, on_stop="pause"
-        )
+            temperature=0.8 if is_sampled else 0.0, seed=number, max_tokens=9 + 4 * number, ignore_eos=True,
+            on_stop="pause", priority=-number,
+        )  # fmt: skip
         piece = Piece(prompt_of(6 + 3 * number, number // 2), params)
         pieces[f"r{number}"] = piece
         engine.add_request(
             piece.prompt, params, request_id=f"r{number}", on_output=piece.take, on_finish=piece.end
         )
+        engine.step()  # the next one, more urgent under "priority", finds this one running
     for what, number in operations:
         name = f"r{number}"
         if what == "step":
@@ -154,3 +159,32 @@ def go_on(engine: Engine, name: str, piece: Piece, tokens: list[int]) -> None:
     if tokens:
         piece.given.append((seq.num_read_output_tokens, tokens))
     engine.resume(name, append=tokens, max_tokens=3)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["in_turn", "overlapped"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("mode", ["swap", "recompute"])
+def test_a_real_sequence_that_lost_its_place_to_urgent_ones_goes_on_the_same(
+    mode: str, temperature: float, overlap: bool
+) -> None:
+    params = SamplingParams(temperature=temperature, seed=3, max_tokens=20, ignore_eos=True, on_stop="pause")
+    room = {"num_blocks": 12, "host_blocks": 24, "max_num_seqs": 2}
+    with tiny_llm(policy="priority", preemption_mode=mode, overlap=overlap, **room) as llm:
+        engine, events = llm.engine, recorded(llm)
+        pieces = [Piece(prompt_of(9, i), replace(params, priority=-i)) for i in range(4)]
+        for i, piece in enumerate(pieces):
+            engine.add_request(
+                piece.prompt, piece.params, request_id=f"r{i}", on_output=piece.take, on_finish=piece.end
+            )
+            for _ in range(4):
+                engine.step()
+        while engine.step():
+            pass
+        for i in range(4):
+            engine.finish(f"r{i}")
+    lost = [event for event in events if isinstance(event, SequencePreempted)]
+    assert "priority" in {event.cause for event in lost} and {event.mode for event in lost} == {mode}
+    for piece in pieces:
+        assert piece.output is not None
+        [out] = piece.output.outputs
+        assert (out.token_ids, out.text) == undisturbed(piece, 20)
