@@ -23,7 +23,8 @@ def reader_that_does_not_read(server: Server, name: str) -> socket.socket:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect(("127.0.0.1", server.port))
     body = json.dumps(completion([1, 2, 3], stream=True, **BIG)).encode()
-    headers = {"Host": "localhost", "Content-Type": "application/json", "X-Request-Id": name, "Content-Length": len(body)}
+    headers = {"Host": "localhost", "Content-Type": "application/json", "X-Request-Id": name}
+    headers["Content-Length"] = str(len(body))
     head = "".join(f"{key}: {value}\r\n" for key, value in headers.items())
     connection.sendall(f"POST /v1/completions HTTP/1.1\r\n{head}\r\n".encode() + body)
     return connection
