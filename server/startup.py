@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from ..models import load_tokenizer
 from ..models.tokenizer import AnyTokenizer
 from .settings import ServeSettings
 
+_NO_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
 _ANYWHERE = ("0.0.0.0", "::", "")
 
 
@@ -25,7 +27,15 @@ def load_tokenizer_alone(model: str) -> AnyTokenizer:
         UnknownModel, ModelLoadError: as `load_tokenizer`.
     """
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # importlib's own sign for "not to be had"
-    return load_tokenizer(model)
+    before = os.environ.get(_NO_ADVICE)
+    os.environ[_NO_ADVICE] = "1"  # or it says that there is no torch
+    try:
+        return load_tokenizer(model)
+    finally:
+        if before is None:
+            del os.environ[_NO_ADVICE]
+        else:
+            os.environ[_NO_ADVICE] = before
 
 
 def urls(settings: ServeSettings, port: int) -> list[str]:
