@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from .. import __version__
 from . import chat, completions, errors, requests, tokens
 from .body_limit import BodyLimit
+from .protocol_requests import ChatCompletionRequest, CompletionRequest
 from .request_ids import RequestIds, request_id_of
 from .serving import refuse, traceparent_of
 from .state import ServerState, state_of
@@ -35,17 +36,19 @@ def create_app(state: ServerState) -> FastAPI:
 
 
 class _Described(FastAPI):
-    """One whose description has no status 422: a body that can't be read is answered by 400."""
+    """One whose description names the models that it serves, and no status 422: bodies are refused by 400."""
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI description."""
-        if not self.openapi_schema:
-            schema = super().openapi()
-            for path in schema["paths"].values():
-                for operation in path.values():
-                    operation["responses"].pop("422", None)
+        if self.openapi_schema is None:
+            found = super().openapi()
+            for operation in (each for path in found["paths"].values() for each in path.values()):
+                operation["responses"].pop("422", None)
+            schemas = found["components"]["schemas"]
             for name in ("HTTPValidationError", "ValidationError"):
-                schema.get("components", {}).get("schemas", {}).pop(name, None)
+                schemas.pop(name, None)
+            for body in (CompletionRequest, ChatCompletionRequest):
+                schemas[body.__name__]["properties"]["model"]["enum"] = list(self.state.server.model_names)
         return self.openapi_schema or {}
 
 

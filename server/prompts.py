@@ -72,6 +72,8 @@ def _message(name: str, value: object) -> Message:
     role = value.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise InvalidRequest(f"{name}.role", f"{name}.role: must be one of {', '.join(_ROLES)}")
+    if not isinstance(value.get("name", ""), str | None):
+        raise InvalidRequest(f"{name}.name", f"{name}.name: must be a text, not {_kind(value['name'])}")
     return {"role": _ROLES[role], "content": _content(f"{name}.content", value.get("content"))}
 
 

@@ -42,7 +42,7 @@ _MESSAGES_SCHEMA: dict[str, Any] = {
         "properties": {
             "role": {"type": "string", "enum": ["system", "developer", "user", "assistant"]},
             "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART_SCHEMA}]},
-            "name": {"type": "string"},
+            "name": {"type": ["string", "null"]},
         },
     },
 }

@@ -141,8 +141,10 @@ def test_what_each_exception_means(error: Exception, status: int, param: str | N
     assert "secret" not in str(found)
 
 
-def test_the_openapi_description_names_no_422_and_every_error(served: Served) -> None:
-    paths = served.get("/openapi.json").json()["paths"]
+def test_the_openapi_description_names_models_and_every_error_and_no_422(served: Served) -> None:
+    description = served.get("/openapi.json").json()
+    schemas, paths = description["components"]["schemas"], description["paths"]
+    assert schemas["ChatCompletionRequest"]["properties"]["model"]["enum"] == ["tiny", "other-name"]
     answers = paths[COMPLETIONS]["post"]["responses"]
     assert set(answers) == {"200", "400", "401", "404", "413", "429", "500", "503"}
     assert "text/event-stream" in answers["200"]["content"] and "application/json" in answers["200"]["content"]
