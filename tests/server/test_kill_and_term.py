@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from nanolens.telemetry.audit import Audit
 from nanolens.telemetry.events import EngineStopped
@@ -32,10 +31,10 @@ class Client(threading.Thread):
         told: when, as time.monotonic.
     """
 
-    def __init__(self, server: Server, number: int, streams: bool, **fields: Any) -> None:
+    def __init__(self, server: Server, number: int, max_tokens: int) -> None:
         super().__init__(daemon=True)
-        self.server, self.streams = server, streams
-        self.body = completion([number, 1, 2], max_tokens=300, **fields)
+        self.server, self.streams = server, number % 3 != 2
+        self.body = completion([number, 1, 2], max_tokens=max_tokens)
         self.began = threading.Event()
         self.outcome, self.told, self.detail = "", 0.0, ""
 
@@ -72,13 +71,15 @@ class Client(threading.Thread):
             return "end" if finish in ("length", "abort") else "cut"
 
 
-def start_clients(server: Server) -> list[Client]:
-    """Clients, of which one in three does not stream; returns when all of them have a part in the engine."""
-    clients = [Client(server, number, streams=number % 3 != 2) for number in range(NUM_CLIENTS)]
+def start_clients(server: Server, max_tokens: int = 300) -> list[Client]:
+    """Clients, of which one in three does not stream; returns when the engine has all of them."""
+    clients = [Client(server, number, max_tokens) for number in range(NUM_CLIENTS)]
     for client in clients:
         client.start()
     for client in clients:
         assert not client.streams or client.began.wait(60)
+    arrived = "requests_arrived"
+    server.wait_until(lambda: server.snapshot()["totals"][arrived] == NUM_CLIENTS, "busy")
     return clients
 
 
@@ -134,8 +135,8 @@ def _refused(server: Server) -> bool:
 
 
 def test_a_killed_engine_is_an_error_to_every_client_within_two_seconds(tmp_path: Path) -> None:
-    with Server(tmp_path, num_blocks=1200) as server:
-        clients = start_clients(server)
+    with Server(tmp_path, num_blocks=3200) as server:
+        clients = start_clients(server, max_tokens=1000)
         os.kill(server.engine_pid, signal.SIGKILL)
         killed = time.monotonic()
         deadline = killed + TOLD_WITHIN_S
