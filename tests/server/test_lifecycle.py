@@ -60,7 +60,7 @@ def test_a_drain_refuses_what_comes_finishes_what_runs_and_ends_journal_streams(
         with server.stream("/v1/completions", completion([1, 2], max_tokens=8)) as stream:
             server.wait_until(lambda: server.snapshot()["waiting"], "waiting")
             journal = socket.create_connection(("127.0.0.1", server.port), 60)
-            journal.sendall(b"GET /debug/journal HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            journal.sendall(b"GET /debug/journal HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert journal.recv(12) == b"HTTP/1.1 200"
             server.process.send_signal(signal.SIGTERM)
             server.wait_until(lambda: server.get("/ready").status == 503, "draining")
