@@ -67,9 +67,10 @@ def test_a_drain_refuses_what_comes_finishes_what_runs_and_ends_journal_streams(
             refused = server.post("/v1/completions", completion([1]))
             assert (refused.status, refused.error["code"]) == (503, "stopping")
             assert server.get("/health").status == 200
-            with journal, journal.makefile("rb") as rest:
-                while not rest.read(1 << 16).endswith(b"0\r\n\r\n"):  # the end of a chunked body
-                    pass
+            with journal:
+                end = b""
+                while not end.endswith(b"\r\n0\r\n\r\n"):  # of a chunked body
+                    end = end[-7:] + journal.recv(1 << 16)
             server.post("/debug/engine/resume", {})
             assert stream.chunks()[-1]["choices"][0]["finish_reason"] == "length"
         assert server.wait_gone() == 0
