@@ -11,11 +11,15 @@ import threading
 import time
 from pathlib import Path
 
+import openai
+import pytest
+from openai import OpenAI
+
 from nanolens.telemetry.audit import Audit
 from nanolens.telemetry.events import EngineStopped
 from nanolens.telemetry.reader import JournalReader
-from serve import Server, completion
-from sse_wire import DONE, WireStream
+from serve import NAME, Server, completion
+from sse_wire import WireStream, ends, parsed
 
 NUM_CLIENTS = 12
 TOLD_WITHIN_S = 2.0
@@ -58,17 +62,15 @@ class Client(threading.Thread):
             if stream.status != 200:
                 self.detail = json.loads(stream.body())["error"]["message"]
                 return "error"
-            finish = None
+            events = []
             for event in stream.events():
                 self.began.set()
-                if event == DONE:
-                    continue
-                chunk = json.loads(event)
-                if "error" in chunk:
-                    self.detail = chunk["error"]["message"]
-                    return "error"
-                finish = chunk["choices"][0]["finish_reason"] or finish
-            return "end" if finish in ("length", "abort") else "cut"
+                events.append(event)
+        chunks = parsed(events)
+        if "error" in chunks[-1]:
+            self.detail = chunks.pop()["error"]["message"]
+            return "error" if ends(chunks) == {} else "cut"
+        return "end" if ends(chunks)[0] in ("length", "abort") else "cut"
 
 
 def start_clients(server: Server, max_tokens: int = 300) -> list[Client]:
@@ -150,3 +152,25 @@ def test_a_killed_engine_is_an_error_to_every_client_within_two_seconds(tmp_path
         assert server.get("/ready").status == 503
         assert server.post("/v1/completions", completion([1])).status == 503
         check_journal(server)
+
+
+def test_a_killed_server_takes_its_engine_along(tmp_path: Path) -> None:
+    with Server(tmp_path, num_blocks=3200) as server:
+        clients = start_clients(server, max_tokens=1000)
+        os.kill(server.process.pid, signal.SIGKILL)
+        found = outcomes(clients)
+        assert {outcome for outcome, _ in found} == {"cut"}, found
+        assert server.wait_gone() == -signal.SIGKILL
+        check_journal(server)
+
+
+def test_the_openai_client_raises_when_the_engine_dies(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:
+        stream = client.completions.create(model=NAME, prompt="a", max_tokens=900, temperature=0, stream=True)
+        next(stream)
+        os.kill(server.engine_pid, signal.SIGKILL)
+        with pytest.raises(openai.APIError, match="engine"):
+            list(stream)
+        with pytest.raises(openai.InternalServerError) as caught:
+            client.completions.create(model=NAME, prompt="a")
+        assert caught.value.status_code == 503
