@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from starlette.types import Receive
@@ -13,6 +14,8 @@ from ..errors import NanolensError, RequestFailed
 from .replies import Reply
 from .shapes import Shape
 from .state import ServerState
+
+RETRY_S = 0.02
 
 T = TypeVar("T")
 _News = asyncio.Queue[tuple[int, list[Delta], Exception | None]]
@@ -139,13 +142,13 @@ class Call:
     def _expire(self) -> None:
         self.timed_out = True
         for reply in self.replies:
-            self._spawn(self._abort(reply.request_id))
+            self._spawn(self._abort(reply))
 
-    async def _abort(self, request_id: str) -> None:
-        try:
-            await self._state.engine.abort(request_id)
-        except NanolensError:
-            pass  # the replies tell why
+    async def _abort(self, reply: Reply) -> None:
+        """End a request, which may be on its way to the engine only."""
+        with suppress(NanolensError):  # the reply tells why
+            while reply.output is None and not await self._state.engine.abort(reply.request_id):
+                await asyncio.sleep(RETRY_S)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

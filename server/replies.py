@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ class Reply:
         self._later: deque[Turn] = deque()  # of resumes while it is open
         self._news = asyncio.Event()  # a later turn, or an end that no turn tells
         self._end: RequestOutput | None = None
-        self._told: list[Delta] | None = [] if resumes else None
+        self._told: dict[int, Delta] | None = {} if resumes else None
 
     @property
     def num_waiting(self) -> int:
@@ -66,7 +66,8 @@ class Reply:
             async for delta in self._turn:
                 found = joined([_bridged(each) for each in (delta, *self._turn.drain())])
                 if self._told is not None:
-                    self._told = joined([*self._told, *found])
+                    for each in found:
+                        _add(self._told, each)
                 yield found
             output = self._turn.output
             if not _is_held(output):
@@ -163,9 +164,8 @@ def _aborted(output: RequestOutput | None) -> RequestOutput | None:
     return replace(output, outputs=ended, finished=True)
 
 
-def _of_pieces(outputs: Sequence[CompletionOutput], told: Sequence[Delta]) -> list[CompletionOutput]:
+def _of_pieces(outputs: Sequence[CompletionOutput], pieces: Mapping[int, Delta]) -> list[CompletionOutput]:
     """Of each sequence what a turn gave, and how it left it."""
-    pieces = {delta.index: delta for delta in told}
     return [
         replace(
             each,
@@ -184,15 +184,22 @@ def joined(deltas: Sequence[Delta]) -> list[Delta]:
         return list(deltas)
     found: dict[int, Delta] = {}
     for delta in deltas:
-        known = found.get(delta.index)
-        if known is None:
-            logprobs = None if delta.logprobs is None else list(delta.logprobs)
-            found[delta.index] = replace(delta, token_ids=list(delta.token_ids), logprobs=logprobs)
-            continue
-        known.text += delta.text
-        known.token_ids += delta.token_ids
-        known.finish_reason, known.stop_reason = delta.finish_reason, delta.stop_reason
-        known.pause_reason = delta.pause_reason
-        if delta.logprobs is not None:
-            known.logprobs = [*(known.logprobs or ()), *delta.logprobs]
+        _add(found, delta)
     return list(found.values())
+
+
+def _add(found: dict[int, Delta], delta: Delta) -> None:
+    """Put a piece behind those of its index; what is given stays as it is."""
+    known = found.get(delta.index)
+    if known is None:
+        logprobs = None if delta.logprobs is None else list(delta.logprobs)
+        found[delta.index] = replace(delta, token_ids=list(delta.token_ids), logprobs=logprobs)
+        return
+    known.text += delta.text
+    known.token_ids += delta.token_ids
+    known.finish_reason, known.stop_reason, known.pause_reason = (
+        delta.finish_reason, delta.stop_reason, delta.pause_reason,
+    )  # fmt: skip
+    if delta.logprobs is not None:
+        known.logprobs = known.logprobs or []
+        known.logprobs += delta.logprobs

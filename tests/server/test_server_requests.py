@@ -177,6 +177,11 @@ def test_a_deadline_ends_what_is_under_way(slow: Served, stream: bool, prompt: A
     assert slow.is_idle()
 
 
+def test_a_deadline_that_is_over_at_once_ends_a_request_too(slow: Served) -> None:
+    answer = answer_of(slow.post(COMPLETIONS, prompt=[1, 2], max_tokens=60, timeout=1e-9))
+    assert answer["choices"][0]["finish_reason"] == "abort" and slow.is_idle()
+
+
 def test_the_servers_deadline_is_the_longest() -> None:
     limits = Limits(max_timeout_s=2.0)
     assert [limits.timeout_s(asked) for asked in (None, 1.0, 5.0)] == [2.0, 1.0, 2.0]
