@@ -1,4 +1,4 @@
-"""Memory of a server's processes over time, where the server is on this machine. Knows /proc, not HTTP."""
+"""Memory and CPU time of a server's processes, where the server is on this machine. Knows /proc, not HTTP."""
 
 from __future__ import annotations
 
@@ -59,6 +59,15 @@ def resident_bytes(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has taken, in the kernel too; 0 once it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 @dataclass

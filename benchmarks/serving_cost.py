@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from .report import milliseconds, table
 from .serve_delay import Delays, Spelling, delays, token_times
 from .serve_http import Target
 from .serve_load import Client, LoadResult, send_all
+from .serve_memory import cpu_seconds, with_children
 from .serve_process import ServerProcess
 from .serve_requests import Behaviour, Pace, Prompt, Shape, asks
 from .settings import add_engine_flags, engine_options
@@ -147,7 +149,7 @@ def run_cost(plan: Cost) -> dict[str, Any]:
             target = Target.parse(server.url)
             load = Load(target, plan.model, workload)
             load.send(plan.is_stream, None)  # the server's first run is not counted; `spell` was the other's
-            rounds = _rounds(plan, llm, load)
+            rounds = _rounds(plan, llm, load, with_children([server.pid]))
             paced = load.send(True, plan.streams)
         found = delays(paced.answers, known, token_times(journal))
     return _report(plan, workload, rounds, paced, found)
@@ -203,17 +205,23 @@ class Load:
         return result
 
 
-def _rounds(plan: Cost, llm: LLM, load: Load) -> list[dict[str, float]]:
-    """Output tokens a second of both sides in each round."""
-    print("\nround    LLM tokens/s  server tokens/s  server / LLM")
+def _rounds(plan: Cost, llm: LLM, load: Load, pids: list[int]) -> list[dict[str, float]]:
+    """Output tokens a second of both sides in each round, and CPU milliseconds a token.
+
+    CPU time is that of this process and of the server's: in a server's run this one is its client.
+    """
+    print("\n       tokens/s               server/  CPU ms a token")
+    print("round       LLM      server      LLM       LLM   server")
     tokens, found = load.workload.num_output_tokens, []
     for number in range(plan.rounds):
         speeds: dict[str, float] = {}
         for side in ("llm", "server") if number % 2 == 0 else ("server", "llm"):
+            before = sum(map(cpu_seconds, (os.getpid(), *pids)))
             seconds = _generate(llm, load.workload) if side == "llm" else load.send(plan.is_stream, None).elapsed_s
             speeds[side] = tokens / seconds
+            speeds[f"{side}_cpu_ms"] = (sum(map(cpu_seconds, (os.getpid(), *pids))) - before) * 1e3 / tokens
         found.append(speeds)
-        print(_row(str(number + 1), speeds["llm"], speeds["server"]))
+        print(_row(str(number + 1), speeds))
     return found
 
 
@@ -227,8 +235,10 @@ def _generate(llm: LLM, workload: Workload) -> float:
     return time.perf_counter() - began
 
 
-def _row(name: str, llm: float, server: float) -> str:
-    return f"{name:6}{llm:15,.1f}{server:17,.1f}{server / llm:14.4f}"
+def _row(name: str, values: dict[str, float]) -> str:
+    llm, server = values["llm"], values["server"]
+    cpu = f"{values['llm_cpu_ms']:10.3f}{values['server_cpu_ms']:9.3f}"
+    return f"{name:6}{llm:9,.1f}{server:12,.1f}{server / llm:9.4f}{cpu}"
 
 
 def _report(
@@ -237,12 +247,13 @@ def _report(
     """Print what was found; the record."""
     from .environment import environment
 
-    llm, server = ([speeds[side] for speeds in rounds] for side in ("llm", "server"))
-    ratio = ratio_of_medians(server, llm)
+    columns = {name: [speeds[name] for speeds in rounds] for name in rounds[0]}
+    ratio = ratio_of_medians(columns["server"], columns["llm"])
+    cpu_ratio = ratio_of_medians(columns["llm_cpu_ms"], columns["server_cpu_ms"])
     added = Distribution.of(found.added_ms)
     itl = Distribution.of([itl for answer in paced.answers for itl in answer.itls_ms])
-    print(_row("median", median(llm), median(server)))
-    print(f"ratio of medians, server over LLM.generate: {ratio:.4f}")
+    print(_row("median", {name: median(values) for name, values in columns.items()}))
+    print(f"ratio of medians, server over LLM.generate: {ratio:.4f}; by CPU time a token: {cpu_ratio:.4f}")
     print(f"\n{plan.streams} streams open at a time, {added.count:,} pieces of {found.num_compared} answers:")
     print(table(["", "p50", "p90", "p99", "mean", "max"], [_cells("added ms per token", added), _cells("itl ms", itl)]))
     if found.num_others:
@@ -256,6 +267,7 @@ def _report(
         | {"prompt_tokens": workload.num_prompt_tokens, "output_tokens": workload.num_output_tokens},
         "rounds": rounds,
         "ratio_of_medians": ratio,
+        "ratio_by_cpu_time": cpu_ratio,
         "delay_streams": plan.streams,
         "added_ms": vars(added),
         "itl_ms": vars(itl),
