@@ -54,8 +54,16 @@ SEND_S = 5.0  # for the last messages to a parent that may have been stopped
 logger = logging.getLogger("nanolens.engine")
 
 
+# oneDNN keeps what it has prepared for each shape of a product, up to 1,024 of them and half a megabyte each. A server
+# meets new shapes for hours: this many, unless the user says otherwise. Read when torch loads, which is after `main`.
+SHAPE_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+NUM_SHAPES = "256"
+
+
 def main(connection: Connection) -> None:
     """Run an engine for the parent at the other end of the pipe."""
+    for name in SHAPE_CACHES:
+        os.environ.setdefault(name, NUM_SHAPES)
     sys.exit(run(connection, build_engine))
 
 
