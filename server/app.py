@@ -24,7 +24,7 @@ _GENERATING = (completions.PATH, chat.PATH)  # their refusals are requests, whic
 
 def create_app(state: ServerState) -> FastAPI:
     """The application of a server whose engine is started."""
-    app = _Described(title="nanolens", version=__version__, description=_ABOUT)
+    app = _Described(title="nanolens", version=__version__, description=_ABOUT, redirect_slashes=False)
     app.state.server = state
     errors.install(app)
     app.add_exception_handler(RequestValidationError, _answer_invalid)

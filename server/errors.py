@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from ..errors import EngineDead, InvalidRequest, NanolensError, NotPaused, PromptTooLong, RequestFailed, UnknownRequest
 
-_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+_HTTP_CODES = {400: "invalid_value", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
 logger = logging.getLogger("nanolens.server")
 
@@ -104,6 +104,8 @@ async def _answer_http(request: Request, error: Exception) -> Response:
         message = f"{request.method} {request.url.path}: there is no such endpoint"
     if error.status_code == 405:
         message = f"{request.method} {request.url.path}: this endpoint takes other methods"
+    if error.status_code == 400:  # the framework's word for a body that no JSON parser takes
+        message = "the body can't be read: send JSON in UTF-8, not compressed, without deep nesting and giant numbers"
     code = _HTTP_CODES.get(error.status_code)
     return ApiError(error.status_code, message, code=code, headers=error.headers).response()
 

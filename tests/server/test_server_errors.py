@@ -66,7 +66,7 @@ def test_numbers_that_are_none_are_refused(served: Served, field: str, number: s
 )  # fmt: skip
 def test_a_body_that_is_no_object_is_refused(served: Served, body: bytes) -> None:
     error = error_of(served.send(COMPLETIONS, body))
-    assert error["type"] == "invalid_request_error" and error["message"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_value") and "JSON" in error["message"]
 
 
 def test_a_body_of_another_kind_is_refused(served: Served) -> None:
@@ -113,6 +113,7 @@ def test_a_body_that_is_too_large_is_refused_unread(served: Served, length: str)
 
 def test_paths_and_methods_that_are_not_there(served: Served) -> None:
     assert error_of(served.get("/v1/nothing"), 404)["code"] == "not_found"
+    assert error_of(served.send(COMPLETIONS + "/", b"{}"), 404)["code"] == "not_found"
     response = served.get(COMPLETIONS)
     assert error_of(response, 405)["code"] == "method_not_allowed" and response.headers["allow"] == "POST"
 
