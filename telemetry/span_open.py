@@ -82,6 +82,12 @@ class OpenRequest:
     spans: list[Draft] = field(default_factory=list)
     preempts: bool = False
 
+    def last_end(self, default: int) -> int:
+        """When the last of its sequences ended; `default` where one has not."""
+        if not self.seqs or not all(seq.ended for seq in self.seqs):
+            return default
+        return max(seq.state.end_t for seq in self.seqs)
+
 
 @dataclass(slots=True)
 class OpenSequence:

@@ -202,7 +202,8 @@ class SpanBuilder:
         request = run.traces.requests.get(e.request)
         if request is not None:
             finish_root(request, e)
-            self._end(run, request, e.t, e.finish_reason)
+            # request.finished follows the callbacks of the last end, which may take long: they are the caller's time.
+            self._end(run, request, request.last_end(e.t), e.finish_reason)
 
     def _callback_failed(self, run: _Run, e: CallbackFailed) -> None:
         request = run.traces.requests.get(e.request)

@@ -22,6 +22,7 @@ from nanolens.telemetry.events import (
     StepFinished,
     SwapFinished,
 )
+from nanolens.telemetry.metrics import Metrics
 from nanolens.telemetry.spans import SpanBuilder
 from span_checks import is_root, linked, named, place, roots, spans_of
 from stories import find, story
@@ -75,7 +76,18 @@ def test_times_are_those_of_the_wall() -> None:
     events = story()
     events[0].wall_offset_ns = 5_000_000  # type: ignore[union-attr]
     (root,) = roots(spans_of(events)).values()
-    assert (root.start_time, root.end_time) == (5_000_010, 5_000_932)
+    assert (root.start_time, root.end_time) == (5_000_010, 5_000_930)
+
+
+def test_a_request_lasts_as_long_as_its_metric_says_however_slow_its_callbacks_are() -> None:
+    events = story()
+    for event in events[find(events, RequestFinished) :]:
+        event.t += 6_600_000  # type: ignore[union-attr]
+    metrics = Metrics()
+    metrics.apply_all(events)
+    seconds = metrics.registry.get_sample_value("nanolens_request_seconds_sum")
+    (root,) = roots(spans_of(events)).values()
+    assert root.end_time - root.start_time == 920 and seconds == 920 / 1e9
 
 
 def test_a_request_tells_where_its_time_went() -> None:
@@ -246,7 +258,7 @@ def test_a_swap_that_outlasts_its_request_is_cut() -> None:
     late = end_of_move(events, 4)
     events.insert(len(events) - 1, late)
     (cut,) = [s for s in named(spans_of(events), "blocks.swapped") if told(s, "swap.move") == [4]]
-    assert (cut.end_time, cut.attributes["nanolens.unfinished"]) == (932, True)
+    assert (cut.end_time, cut.attributes["nanolens.unfinished"]) == (930, True)
 
 
 def test_a_copy_links_to_the_sibling_that_it_is_from() -> None:

@@ -81,7 +81,7 @@ def test_the_state_that_was_joined_is_partial_and_begins_when_it_began() -> None
     assert (waiting.start_time, waiting.end_time, is_partial(waiting)) == (531, 700, True)
     assert not any(is_partial(span) for span in named(spans, "RUNNING", 0))
     (root,) = [span for span in spans if is_root(span)]
-    assert (root.start_time, root.end_time, is_partial(root)) == (10, 932, True)
+    assert (root.start_time, root.end_time, is_partial(root)) == (10, 930, True)
     assert root.attributes["gen_ai.usage.output_tokens"] == 12
 
 
@@ -222,4 +222,4 @@ def test_a_keyframe_of_another_run_ends_what_was_open() -> None:
     found = roots(builder.take())
     assert still_open < set(found) and "r0" in found
     assert {found[name].attributes["nanolens.run"] for name in still_open} == {"test"}
-    assert found["r0"].attributes["nanolens.run"] == "run" and found["r0"].end_time == 932
+    assert found["r0"].attributes["nanolens.run"] == "run" and found["r0"].end_time == 930
