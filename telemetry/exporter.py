@@ -40,6 +40,9 @@ class MetricsTarget(Protocol):
     def engine_gone(self) -> None:
         """The engine's process has died."""
 
+    def caught_up(self, for_good: bool = False) -> None:
+        """All of the journal has been read; `for_good`: and no more of it will be."""
+
     def set_spans(self, counts: SpanCounts) -> None:
         """What became of the spans so far."""
 
@@ -196,21 +199,19 @@ class Exporter:
             return
         self.counts.dropped += len(spans)
         if not self._told_of_full:
-            logger.warning("the queue of %d spans is full; spans are dropped and counted until %s is back",
-                           self._settings.queue_spans, self._sink.name)  # fmt: skip
+            logger.warning("the queue of %d spans is full: %s takes them too slowly; what has no room is dropped and "
+                           "counted", self._settings.queue_spans, self._sink.name)  # fmt: skip
         self._told_of_full = True
 
     def _may_wait(self) -> bool:
         """Whether to wait for room in the queue, rather than lose a batch or end."""
-        if self._reason in _AT_ONCE:
+        if self._reason in _AT_ONCE or self._settings.drop_when_full:
             return False
         now = time.monotonic()
         self._tick(now)
         if self._sender is None or not self._sender.is_away:
             self._full_since = 0.0
             return True
-        if self._settings.drop_when_full:
-            return False
         self._full_since = self._full_since or now
         is_last = not self._settings.follow or bool(self._reason)
         if is_last and now - self._full_since >= self._settings.drain_s:
@@ -225,6 +226,8 @@ class Exporter:
         """
         if self._reason in _AT_ONCE:
             return True
+        if waiting and self._metrics is not None:
+            self._metrics.caught_up()
         now = time.monotonic()
         if self._buffer and now - self._buffer_since >= self._settings.batch_age_s:
             self._flush()
@@ -255,6 +258,8 @@ class Exporter:
         """Send what is left; how many spans that did not reach."""
         if not self._reason and self._settings.watch_process and self._engine is not None:
             self._reason = "" if is_running(self._engine) else "gone"
+        if self._reason in ("", "stopped", "gone") and self._metrics is not None:
+            self._metrics.caught_up(for_good=True)
         if self._reason == "gone":
             self._bury()
         self._flush()

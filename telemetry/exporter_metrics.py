@@ -49,6 +49,10 @@ class ServedMetrics:
         """The engine's process has died."""
         self.metrics.engine_gone()
 
+    def caught_up(self, for_good: bool = False) -> None:
+        """All of the journal has been read; `for_good`: and no more of it will be."""
+        self.metrics.caught_up(for_good)
+
     def set_spans(self, counts: SpanCounts) -> None:
         """What became of the spans so far."""
         self.metrics.exporter.spans.update(

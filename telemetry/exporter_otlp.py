@@ -23,6 +23,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from .. import __version__
 from ..errors import InvalidConfig
 from .endpoint import Endpoint
+from .exporter_deadline import Deadline, connect
 from .exporter_sender import Sent, SinkAway, SinkRefused
 
 RETRY_STATUS = frozenset({429, 502, 503, 504})
@@ -72,15 +73,16 @@ class HttpSink:
 
     def send(self, payload: bytes, timeout_s: float) -> Sent:
         """POST a batch. Errors: SinkAway, SinkRefused."""
-        body = gzip.compress(payload, 1)
+        body, deadline = gzip.compress(payload, 1), time.monotonic() + timeout_s
         kept = self._connection is not None
         try:
             status, reason, retry_after, answer = self._post(body, timeout_s)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            if not kept or isinstance(error, TimeoutError):
+            left = deadline - time.monotonic()
+            if not kept or isinstance(error, TimeoutError) or left <= 0:
                 raise SinkAway(_words(error)) from error
-            return self.send(payload, timeout_s)  # it had been closed since the last batch: once more, on a new one
+            return self.send(payload, left)  # it had been closed since the last batch: once more, on a new one
         if 200 <= status < 300:
             return _partial_success(answer)
         why = f"HTTP {status} {reason}".strip()
@@ -95,21 +97,20 @@ class HttpSink:
             self._connection = None
 
     def _post(self, body: bytes, timeout_s: float) -> tuple[int, str, str, bytes]:
+        """One try. A socket's timeout is for each read alone, so a deadline ends a receiver that trickles."""
         at = self._endpoint
-        if self._connection is None:
-            self._connection = (
-                http.client.HTTPSConnection(at.host, at.port, timeout=timeout_s, context=self._tls)
-                if self._tls is not None
-                else http.client.HTTPConnection(at.host, at.port, timeout=timeout_s)
-            )
-        elif self._connection.sock is not None:
-            self._connection.sock.settimeout(timeout_s)
-        self._connection.request("POST", at.path, body, self._headers)
-        response = self._connection.getresponse()
-        answer = response.read(MAX_BODY)
-        if response.read(1):
-            self.close()  # an answer without end
-        return response.status, response.reason, response.getheader("retry-after") or "", answer
+        with Deadline(timeout_s) as deadline:
+            if self._connection is None:
+                self._connection = connect(at.host, at.port, self._tls, deadline, timeout_s)
+            elif self._connection.sock is not None:
+                deadline.watch(self._connection.sock)
+                self._connection.sock.settimeout(timeout_s)
+            self._connection.request("POST", at.path, body, self._headers)
+            response = self._connection.getresponse()
+            answer = response.read(MAX_BODY)
+            if response.read(1):
+                self.close()  # an answer without end
+            return response.status, response.reason, response.getheader("retry-after") or "", answer
 
 
 class GrpcSink:

@@ -17,10 +17,10 @@ class ExporterSettings:
         batch_spans: a batch is sent when it has so many.
         batch_age_s: or when its first span is so old.
         queue_spans: spans that are kept while the receiver is away or slow.
-        drop_when_full: when the queue is full and the receiver is away, lose new spans, so that metrics stay up to
-            date; else reading waits, and the journal keeps what comes.
+        drop_when_full: when the queue is full, lose new spans, so that reading goes on and metrics stay up to date;
+            else reading waits, and the journal keeps what comes.
         drain_s: for sending what is left at the end; also how long an export that doesn't follow bears an outage.
-        timeout_s: of one try to send.
+        timeout_s: of one try to send, from its first byte to the last of the answer.
         poll_s: between looks at the journal's end.
         watch_process: whether the engine's process can be seen from here.
         backoff: between tries while the receiver is away.

@@ -84,7 +84,7 @@ GAUGES = (
     _gauge("engine_up", "1 while the engine runs; 0 before it started, once it stopped and when its process is gone."),
     _gauge("engine_paused", "1 while the engine plans nothing because an operator or a breakpoint paused it."),
     _gauge("last_step_timestamp_seconds", "Unix time at which the tokens of the newest step were read.", "seconds"),
-    _gauge("journal_lag_seconds", "Age of the newest event when it was read here.", "seconds"),
+    _gauge("journal_lag_seconds", "How far reading is behind the journal; 0 at its end.", "seconds"),
     _gauge("sequences", "Live sequences.", status=LIVE_STATUSES),
     _gauge(
         "waiting_sequences",

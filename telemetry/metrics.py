@@ -25,6 +25,9 @@ from .metric_requests import RequestTimes
 from .metric_values import ExporterCounts, Series, label_text
 from .state import EngineState
 
+FRESH_NS = 2_000_000_000  # a reader at the journal's end looks many times in that, unless it is stalled
+FOR_GOOD = 1 << 63  # later than any time
+
 
 class Metrics(Collector):
     """All metrics of telemetry/metric_families.py. One thread applies events, any may render.
@@ -63,7 +66,8 @@ class Metrics(Collector):
         self._clock = clock
         self._lock = threading.Lock()
         self._up = False
-        self._lag_ns = 0
+        self._newest_t = 0  # of the events that were read
+        self._caught_up_t = 0  # when the journal's end was last reached; 0: not since the newest event
         self._histograms = Histograms(latency_buckets)
         self._requests = RequestTimes(self._histograms, self.state, trace_ids or (lambda request: ""))
         self._blocks = BlockTimes(self._histograms, self.state)
@@ -82,7 +86,12 @@ class Metrics(Collector):
                 self._apply(event)
                 t = getattr(event, "t", t)
             if t:
-                self._lag_ns = max(0, self._clock() - t)
+                self._newest_t, self._caught_up_t = t, 0
+
+    def caught_up(self, for_good: bool = False) -> None:
+        """Say that all of the journal has been read up to now; `for_good`: and that no more of it will be."""
+        with self._lock:
+            self._caught_up_t = FOR_GOOD if for_good else self._clock()
 
     def lose(self) -> None:
         """Say that events were missed, as a `Frame` with a `gap` does: all goes on from the next keyframe."""
@@ -120,7 +129,7 @@ class Metrics(Collector):
             "engine_up": {(): float(up)},
             "engine_paused": {(): float(up and bool(state.engine_paused))},
             "last_step_timestamp_seconds": {(): (last_t + started.wall_offset_ns) / 1e9} if started and last_t else {},
-            "journal_lag_seconds": {(): self._lag_ns / 1e9},
+            "journal_lag_seconds": {(): self._lag_s()},
         }
         if up:
             now = max(self._clock(), state.t)
@@ -128,6 +137,13 @@ class Metrics(Collector):
         else:
             found |= metric_values.idle_gauges()
         return {family.name: found[family.name.removeprefix(PREFIX)] for family in GAUGES}
+
+    def _lag_s(self) -> float:
+        """How far reading is behind: since the newest event, or since the end was reached if that is long ago."""
+        since_ns = self._clock() - max(self._newest_t, self._caught_up_t)
+        if not self._newest_t or (self._caught_up_t and since_ns < FRESH_NS):
+            return 0.0
+        return max(0, since_ns) / 1e9
 
     def _apply(self, event: AnyEvent) -> None:
         kind = event.__class__

@@ -25,7 +25,7 @@ from nanolens.telemetry.engine_process import is_running
 from nanolens.telemetry.events import AnyEvent, EngineStopped, Keyframe, RequestArrived, StatusChanged
 from nanolens.telemetry.exporter import Exporter
 from nanolens.telemetry.exporter_queue import SpanCounts
-from nanolens.telemetry.exporter_sender import Backoff
+from nanolens.telemetry.exporter_sender import Backoff, Sent
 from nanolens.telemetry.exporter_settings import ExporterSettings, Outcome
 from nanolens.telemetry.reader import JournalReader
 from nanolens.telemetry.spans import SpanBuilder
@@ -78,7 +78,8 @@ class Kept:
     def __init__(self) -> None:
         self.events: list[AnyEvent] = []
         self.num_bytes = 0
-        self.gone = self.lost = 0
+        self.gone = self.lost = self.ends = 0
+        self.is_over = False
         self.counts = SpanCounts()
         self.each: Callable[[], object] = lambda: None
         self.at_end: Callable[[], object] = lambda: None
@@ -96,8 +97,25 @@ class Kept:
     def engine_gone(self) -> None:
         self.gone += 1
 
+    def caught_up(self, for_good: bool = False) -> None:
+        self.ends += 1
+        self.is_over |= for_good
+
     def set_spans(self, counts: SpanCounts) -> None:
         self.counts = replace(counts)
+
+
+class HeldSink(ListSink):
+    """A receiver that is there, and takes its first batch only when `go` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        self.was_late = False
+
+    def send(self, payload: bytes, timeout_s: float) -> Sent:
+        self.was_late |= not self.go.wait(20)
+        return super().send(payload, timeout_s)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -169,6 +187,35 @@ def test_a_full_queue_loses_spans_where_metrics_must_go_on_and_counts_them(
     assert len(sink.spans) == counts.exported
     assert not ids(sink.spans) - ids(builder_spans(journal))
     assert sum("queue of 64 spans is full" in text for text in warnings(caplog)) == 1
+
+
+def test_a_receiver_that_is_there_and_slow_does_not_hold_up_the_metrics(
+    journal: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink, metrics = HeldSink(), Kept()
+    metrics.at_end = sink.go.set
+    settings = replace(SETTINGS, queue_spans=64, drop_when_full=True, drain_s=30.0)
+    counts = export(journal, sink, settings, metrics=metrics).counts
+    assert not sink.was_late
+    assert counts.dropped > 0
+    assert counts.recorded == counts.exported + counts.dropped
+    assert [text for text in warnings(caplog) if "is full" in text] == warnings(caplog)
+    assert len(warnings(caplog)) == 1
+
+
+def test_metrics_are_told_when_the_end_of_the_journal_is_reached(tmp_path: Path) -> None:
+    engine = busy_engine(tmp_path)
+    metrics = Kept()
+    settings = replace(SETTINGS, follow=True)
+    thread = threading.Thread(target=export, args=(tmp_path, None, settings), kwargs={"metrics": metrics})
+    thread.start()
+    try:
+        wait_until(lambda: metrics.ends > 3)
+        assert not metrics.is_over
+    finally:
+        engine.close()
+        thread.join(30)
+    assert metrics.is_over
 
 
 def test_where_no_metrics_are_served_reading_waits_for_the_receiver(journal: Path) -> None:

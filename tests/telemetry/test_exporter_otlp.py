@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -62,6 +65,45 @@ def test_http_sends_compressed_protobuf_with_headers_over_one_connection(
         assert headers["content-encoding"] == "gzip"
         assert headers["x-key"] == "secret"
         assert headers["user-agent"].startswith("nanolens/")
+
+
+class Trickle:
+    """A receiver that answers a byte at a time, for ever: a status line that goes on, or a body after its headers."""
+
+    def __init__(self, start: bytes) -> None:
+        self._start = start
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.was_cut = threading.Event()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        client, _ = self._listener.accept()
+        with client, contextlib.suppress(OSError):
+            client.sendall(self._start)
+            for _ in range(2000):  # 20 s
+                client.sendall(b"1")
+                time.sleep(0.01)
+            return
+        self.was_cut.set()
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK", b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n"])
+def test_a_receiver_that_trickles_its_answer_has_one_deadline_for_all_of_it(
+    spans: list[ReadableSpan], start: bytes
+) -> None:
+    receiver = Trickle(start)
+    sink = HttpSink(parse_endpoint(receiver.url), {})
+    try:
+        with pytest.raises(SinkAway, match="no answer in time"):
+            sink.send(sink.encode(spans), 0.3)
+        assert receiver.was_cut.wait(10)
+    finally:
+        sink.close()
+        receiver.close()
 
 
 def test_http_tells_of_a_partial_success(server: OtlpServer, spans: list[ReadableSpan]) -> None:

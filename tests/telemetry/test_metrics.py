@@ -274,7 +274,7 @@ def test_what_the_exporter_counts_is_shown() -> None:
     assert shown == {frozenset({("outcome", outcome)}): number for outcome, number in outcomes.items()}
 
 
-def test_the_lag_is_the_age_of_the_newest_event_when_it_came() -> None:
+def test_the_lag_is_the_age_of_the_newest_event_that_was_read() -> None:
     frame = rich_run(True)[10]
     newest = max(getattr(event, "t", 0) for event in frame)
     assert value(fed(rich_run(True)[:11], now=newest + 250_000_000), "journal_lag_seconds") == 0.25
