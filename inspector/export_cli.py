@@ -73,22 +73,22 @@ def run(arguments: argparse.Namespace) -> int:
     from ..telemetry.exporter_options import Export, exit_code, log_to_stderr, report
     from ..telemetry.reader import JournalReader
 
-    log_to_stderr("nano-trace export: ")
     try:
-        reader = JournalReader(arguments.journal, arguments.run_id)
-        options = options_from(arguments)
-        export = Export(options)
-        try:
-            if export.metrics_port is not None:
-                _say(f"metrics at http://{arguments.metrics_host}:{export.metrics_port}/metrics")
-            with export.handle_signals():
-                outcome = export.run(reader)
-                if outcome is not None and options.sends_spans:
-                    _say(report(outcome, reader.run))
-                if not export.told:
-                    export.linger()
-        finally:
-            export.close()
+        with log_to_stderr("nano-trace export: "):
+            reader = JournalReader(arguments.journal, arguments.run_id)
+            options = options_from(arguments)
+            export = Export(options)
+            try:
+                if export.metrics_port is not None:
+                    _say(f"metrics at http://{arguments.metrics_host}:{export.metrics_port}/metrics")
+                with export.handle_signals():
+                    outcome = export.run(reader)
+                    if outcome is not None and options.sends_spans:
+                        _say(report(outcome, reader.run))
+                    if not export.told:
+                        export.linger()
+            finally:
+                export.close()
     except InvalidConfig as error:
         _say(str(error))
         return 2

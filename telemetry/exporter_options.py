@@ -18,6 +18,7 @@ from .cursor import CURSOR_SUFFIX, Cursor, CursorFile, unfinished_runs
 from .endpoint import Endpoint
 from .exporter import Exporter
 from .exporter_file import FileSink
+from .exporter_linger import Lingering
 from .exporter_metrics import ServedMetrics
 from .exporter_otlp import otlp_sink
 from .exporter_sender import Sink
@@ -47,7 +48,7 @@ class ExportOptions:
         keep: tail rules (telemetry/tail_rules.py).
         cursor: the file that keeps the progress; None: beside the journal, or beside `file`.
         from_start: whether to pass over a cursor that is there.
-        linger_s: seconds for which the metrics are served after the end.
+        linger_s: seconds for which the metrics are served after the end, so that scrapes see an engine that is down.
         settings: how the exporter works.
     """
 
@@ -89,6 +90,7 @@ class Export:
         self._rules = TailRules.parse(options.keep)
         self._told = threading.Event()
         self._exporter: Exporter | None = None
+        self._lingering: Lingering | None = None
         self._metrics = (
             ServedMetrics(options.metrics_port, options.metrics_host, self._rules.unsampled, options.sends_spans)
             if options.metrics_port is not None
@@ -150,14 +152,18 @@ class Export:
         return self._exporter.run()
 
     def linger(self) -> None:
-        """Serve the metrics for a while after the end, for one more scrape."""
-        if self._metrics is not None:
-            self._told.wait(self._options.linger_s)
+        """Serve the metrics for a while after the end, or until they are wanted at the same port by a next export."""
+        if self._metrics is not None and self._options.linger_s > 0 and not self.told:
+            logger.warning("the metrics are served for %.0f s more", self._options.linger_s)
+            self._lingering = Lingering(self._metrics.port)
+            self._lingering.wait(self._options.linger_s, self._told)
 
     def close(self) -> None:
         """End the metrics server."""
         if self._metrics is not None:
             self._metrics.close()
+        if self._lingering is not None:
+            self._lingering.close()
 
     def _sink(self, cursor: Cursor | None) -> Sink | None:
         options = self._options
@@ -228,12 +234,17 @@ def exit_code(outcome: Outcome | None) -> int:
     return EXIT_LOST if outcome.counts.dropped or outcome.counts.rejected or outcome.left else EXIT_OK
 
 
-def log_to_stderr(prefix: str) -> None:
-    """Let the exporter's messages go to stderr, each behind a prefix."""
+@contextlib.contextmanager
+def log_to_stderr(prefix: str) -> Iterator[None]:
+    """Within the block, let the exporter's messages go to stderr alone, each behind a prefix."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"{prefix}%(message)s"))
-    logger.handlers[:] = [handler]
-    logger.propagate = False
+    before = logger.handlers[:], logger.propagate
+    logger.handlers[:], logger.propagate = [handler], False
+    try:
+        yield
+    finally:
+        logger.handlers[:], logger.propagate = before
 
 
 def wait_for_run(journal: str, run: str, may_wait: Callable[[], bool], poll_s: float = 0.05) -> JournalReader | None:

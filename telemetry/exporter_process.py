@@ -14,7 +14,7 @@ import sys
 from ..errors import NanolensError
 from .endpoint import environment_headers, parse_endpoint
 from .exporter_options import Export, ExportOptions, exit_code, log_to_stderr, report, wait_for_run
-from .exporter_order import DRAIN_S, Order, Ready
+from .exporter_order import DRAIN_S, LINGER_S, Order, Ready
 from .exporter_settings import ExporterSettings
 
 
@@ -23,9 +23,9 @@ def main(argv: list[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends when the engine has ended, who gets the same signals
     order = Order.decode((sys.argv[1:] if argv is None else argv)[0])
-    log_to_stderr("nanolens exporter: ")
     try:
-        return _export(order)
+        with log_to_stderr("nanolens exporter: "):
+            return _export(order)
     finally:
         if order.temporary:
             shutil.rmtree(order.journal, ignore_errors=True)
@@ -45,6 +45,9 @@ def _export(order: Order) -> int:
         outcome = export.run(reader)
         if exit_code(outcome) and outcome is not None:
             print(f"nanolens exporter: {report(outcome, order.run, not order.temporary)}", file=sys.stderr)
+        if outcome is not None and outcome.reason == "gone":  # nobody waits for this process
+            with export.handle_signals():
+                export.linger()
         return exit_code(outcome)
     except NanolensError as error:
         print(f"nanolens exporter: {error}", file=sys.stderr)
@@ -60,6 +63,7 @@ def _options(order: Order) -> ExportOptions:
         endpoint=parse_endpoint(order.otlp) if order.otlp is not None else None,
         headers=environment_headers(os.environ),
         metrics_port=order.metrics_port,
+        linger_s=LINGER_S,
         settings=ExporterSettings(drop_when_full=order.metrics_port is not None, drain_s=DRAIN_S),
     )
 

@@ -144,7 +144,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     with pytest.raises(OutOfBlocks, match="needs 4 free blocks, room for its next token included: there are 2"):
         pool.admit(seq, pool.match(seq), 1)
     holder = pool.hold(tokens_of(0, 7))[0]
-    with pytest.raises(OutOfBlocks, match="none is free"):
+    with pytest.raises(OutOfBlocks, match="needs 1 free blocks, there are 0"):
         pool.grow(holder, 1)
     assert holder.block_table == [0, 1] and seq.block_table == []
     assert len(pool.of(BlocksAllocated)) == 1
@@ -302,7 +302,7 @@ def test_an_admission_records_its_look_up_and_its_blocks() -> None:
     matched, allocated = pool.of(PrefixMatched)[-1], pool.of(BlocksAllocated)[-1]
     assert (matched.queried, matched.hit, matched.sub_block, matched.recompute) == (10, 8, 2, False)
     assert (allocated.cached, allocated.new, allocated.evicted, allocated.free) == ([0, 1], [2], [], 5)
-    seq.num_preemptions = 1
+    seq.num_cached_tokens = 8  # of its first admission
     pool.release(seq, 2)
     pool.admit(seq, pool.match(seq), 3)
     assert pool.of(PrefixMatched)[-1].recompute
