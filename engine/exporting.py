@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import os
 import select
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from .config import EngineConfig
 
 READY_S = 60.0  # for its modules to load, on a machine that is busy
 END_S = DRAIN_S + 5.0
+_SAYS_WHY = (0, 1, 2)  # exit codes with which it has said itself what was lost, or that nothing was
 
 logger = logging.getLogger("nanolens.engine")
 
@@ -82,12 +84,13 @@ class Exporting:
     def finish(self) -> None:
         """After the engine's last event: wait until it has sent what is left, and end it where that takes too long.
 
-        In a process that was forked off the engine's, nothing is done.
+        One that was killed meanwhile is told of. In a process that was forked off the engine's, nothing is done.
         """
         if os.getpid() != self._order.parent:
             return
         try:
-            self._process.wait(END_S)
+            if self._process.wait(END_S) not in _SAYS_WHY:
+                logger.warning(self._loss())
         except subprocess.TimeoutExpired:
             logger.warning("the exporter did not end within %.0f s; it is killed", END_S)
         finally:
@@ -102,6 +105,19 @@ class Exporting:
             self._process.stdout.close()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _loss(self) -> str:
+        """What it means that the process has ended early."""
+        order, code = self._order, self._process.returncode
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        if order.temporary:
+            left = "the spans and metrics that it had not sent or served by then are lost"
+        elif order.otlp is None:
+            left = "no metrics were served from then on"
+        else:
+            again = shlex.join(["nano-trace", "export", order.journal, "--run", order.run, "--otlp", order.otlp])
+            left = f"what it had not sent is in the journal: {again} sends it"
+        return f"the exporter (process {self.pid}) was ended {how} before the engine was closed; {left}"
 
     def _state(self) -> str:
         code = self._process.returncode

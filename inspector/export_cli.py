@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InvalidConfig
 from ..telemetry.endpoint import PROTOCOLS, environment_endpoint, environment_headers, parse_endpoint, parse_header
+from ..telemetry.exporter_order import LINGER_S
 
 if TYPE_CHECKING:
     from ..telemetry.exporter_options import ExportOptions
@@ -57,7 +58,8 @@ def add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     how.add_argument("--queue", type=_count, default=100_000, metavar="N", help="spans kept while the endpoint is away")
     how.add_argument("--batch", type=_count, default=512, metavar="N", help="spans in a batch (default: 512)")
     how.add_argument("--drain", type=_seconds, default=10.0, metavar="S", help="for what is left at the end")
-    how.add_argument("--linger", type=_seconds, default=0.0, metavar="S", help="serve metrics so long after the end")
+    how.add_argument("--linger", type=_seconds, metavar="S", help="serve metrics so long after the engine's end "
+                     f"(default: {LINGER_S:.0f}, or 0 with --once)")  # fmt: skip
     command.set_defaults(run=run)
 
 
@@ -85,8 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
                     outcome = export.run(reader)
                     if outcome is not None and options.sends_spans:
                         _say(report(outcome, reader.run))
-                    if not export.told:
-                        export.linger()
+                    export.linger()
             finally:
                 export.close()
     except InvalidConfig as error:
@@ -125,7 +126,7 @@ def options_from(arguments: argparse.Namespace) -> ExportOptions:
         keep=tuple(arguments.keep),
         cursor=arguments.cursor,
         from_start=arguments.from_start,
-        linger_s=arguments.linger,
+        linger_s=arguments.linger if arguments.linger is not None else LINGER_S if follow else 0.0,
         settings=ExporterSettings(
             follow=follow,
             batch_spans=arguments.batch,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..errors import InvalidConfig
 from .events import AnyEvent
+from .exporter_linger import ask_to_leave
 from .exporter_queue import SpanCounts
 from .metrics import Metrics
 from .metrics_server import serve_metrics
@@ -27,7 +29,12 @@ class ServedMetrics:
     def __init__(self, port: int, host: str, keep_unsampled: bool, has_traces: bool) -> None:
         self._traces = TraceIds(keep_unsampled) if has_traces else None
         self.metrics = Metrics(trace_ids=self._traces)
-        self._server = serve_metrics(self.metrics, port, host)
+        try:
+            self._server = serve_metrics(self.metrics, port, host)
+        except InvalidConfig:
+            if not port or not ask_to_leave(port):
+                raise
+            self._server = serve_metrics(self.metrics, port, host)
 
     @property
     def port(self) -> int:

@@ -6,6 +6,7 @@ import msgspec
 
 ORDER_MODULE = "nanolens.telemetry.exporter_process"
 DRAIN_S = 5.0  # for the spans that are left when the engine has ended
+LINGER_S = 60.0  # in which the metrics of an engine that is gone are still served: a few scrapes
 
 
 class Order(msgspec.Struct, frozen=True):

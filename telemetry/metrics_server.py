@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 import threading
+import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -17,7 +20,8 @@ from ..errors import InvalidConfig
 logger = logging.getLogger(__name__)
 
 PATH = "/metrics"
-CLIENT_TIMEOUT_S = 10.0
+CLIENT_TIMEOUT_S = 10.0  # for a whole scrape, from its connection on
+CLOSE_S = 1.0  # for the answers that are under way when the server is closed
 
 
 class Renders(Protocol):
@@ -52,10 +56,14 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening and give the port back; a second call does nothing. Scrapes under way are answered."""
+        """Stop listening and give the port back; a second call does nothing.
+
+        Scrapes under way are answered, within a second; who has not asked yet gets nothing.
+        """
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        self._server.end_clients(CLOSE_S)
 
     def __enter__(self) -> MetricsServer:
         return self
@@ -101,12 +109,49 @@ def _quality(text: str) -> float:
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = False  # so that closing waits for answers under way; a client that stalls is cut off
+    """A thread for each connection, which is cut off when it takes too long."""
+
+    daemon_threads = True
     allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._clients: dict[threading.Thread, tuple[socket.socket, float]] = {}  # with its deadline
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread that is known."""
+        work = threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True)
+        self._clients[work] = (request, time.monotonic() + CLIENT_TIMEOUT_S)
+        work.start()
+
+    def service_actions(self) -> None:
+        """Many times a second: cut off clients that take too long."""
+        now = time.monotonic()
+        for work, (client, deadline) in list(self._clients.items()):
+            if not work.is_alive():
+                del self._clients[work]
+            elif now >= deadline:
+                _cut(client, socket.SHUT_RDWR)
+
+    def end_clients(self, seconds: float) -> None:
+        """After the end of serving: read no more, and let answers go out for so long."""
+        for client, _ in self._clients.values():
+            _cut(client, socket.SHUT_RD)
+        deadline = time.monotonic() + seconds
+        for work, (client, _) in self._clients.items():
+            work.join(max(0.0, deadline - time.monotonic()))
+            if work.is_alive():
+                _cut(client, socket.SHUT_RDWR)
+        self._clients.clear()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A scraper that went away is its own affair."""
         logger.debug("a scrape from %s failed", client_address, exc_info=True)
+
+
+def _cut(client: socket.socket, how: int) -> None:
+    with contextlib.suppress(OSError):  # it has gone by itself
+        client.shutdown(how)
 
 
 class _Handler(BaseHTTPRequestHandler):

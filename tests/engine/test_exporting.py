@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -195,7 +194,41 @@ def test_an_async_engine_takes_them_too(server: OtlpServer, tmp_path: Path) -> N
         scrape(port)
 
 
-def test_an_async_engine_that_is_killed_takes_its_exporter_along(server: OtlpServer, tmp_path: Path) -> None:
+def test_an_exporter_that_is_killed_is_told_of_when_the_engine_is_closed(
+    server: OtlpServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from nanolens.inspector.trace_cli import main as nano_trace
+
+    llm = tiny_llm(journal=str(tmp_path), otlp=server.url)
+    assert llm.engine.exporting is not None
+    os.kill(llm.engine.exporting.pid, signal.SIGKILL)
+    llm.generate(PROMPTS, GREEDY, use_tqdm=False)
+    llm.close()
+    (told,) = [record.getMessage() for record in caplog.records if "exporter" in record.getMessage()]
+    assert "ended by signal 9 before the engine was closed" in told
+    command = told.partition("nano-trace ")[2].removesuffix(" sends it").split()
+    assert nano_trace(command) == 0
+    assert server.ids == spans_of(tmp_path)
+
+
+def test_an_exporter_that_is_killed_beside_a_temporary_journal_is_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    llm = tiny_llm(metrics_port=0)
+    assert llm.engine.exporting is not None
+    os.kill(llm.engine.exporting.pid, signal.SIGKILL)
+    llm.close()
+    (told,) = [record.getMessage() for record in caplog.records if "exporter" in record.getMessage()]
+    assert "ended by signal 9" in told and "are lost" in told
+
+
+def test_an_exporter_that_ends_in_order_is_not_told_of(server: OtlpServer, caplog: pytest.LogCaptureFixture) -> None:
+    llm = tiny_llm(metrics_port=0, otlp=server.url)
+    llm.close()
+    assert not [record for record in caplog.records if "exporter" in record.getMessage()]
+
+
+def test_a_killed_engine_is_seen_by_scrapes_and_a_next_one_gets_its_port(server: OtlpServer, tmp_path: Path) -> None:
     port = free_port()
 
     async def run() -> None:
@@ -206,13 +239,18 @@ def test_an_async_engine_that_is_killed_takes_its_exporter_along(server: OtlpSer
         await engine.close()
 
     asyncio.run(run())
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            scrape(port)
-        except OSError:
-            break
-        time.sleep(0.05)
-    else:
-        raise AssertionError("the exporter lives on")
-    assert server.ids == spans_of(tmp_path)
+    wait_until(lambda: scrape(port)["nanolens_engine_up"] == 0)
+    wait_until(lambda: server.ids == spans_of(tmp_path))
+    wait_until(lambda: next_one(port))
+    with pytest.raises(OSError, match="refused"):
+        scrape(port)
+
+
+def next_one(port: int) -> bool:
+    """Whether an engine could be started and closed with its metrics at a port."""
+    try:
+        llm = tiny_llm(metrics_port=port)
+    except InvalidConfig:  # the one before does not linger yet
+        return False
+    llm.close()
+    return True

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import re
 import subprocess
 import sys
+import threading
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +17,11 @@ import msgspec
 import pytest
 
 from journals import busy_engine, started, stopped, writer_of
+from nanolens.errors import InvalidConfig
+from nanolens.inspector.export_cli import add_export
 from nanolens.inspector.trace_cli import main
 from nanolens.telemetry.cursor import CursorFile, Place
+from nanolens.telemetry.exporter_options import Export, ExportOptions
 from nanolens.telemetry.reader import JournalReader, Position
 from nanolens.telemetry.spans import SpanBuilder
 from otlp_receivers import OtlpServer, ids, wait_until
@@ -218,6 +225,58 @@ def test_metrics_are_served_while_it_lingers(journal: Path) -> None:
         process.kill()
         process.wait()
         process.stderr.close()
+
+
+def test_metrics_of_an_engine_that_ended_are_served_on_by_default_while_following(journal: Path) -> None:
+    from nanolens.inspector.export_cli import options_from
+
+    def linger_s(*arguments: str) -> float:
+        parser = argparse.ArgumentParser()
+        add_export(parser.add_subparsers())
+        return options_from(parser.parse_args(["export", str(journal), "--metrics-port", "0", *arguments])).linger_s
+
+    assert linger_s() == 60
+    assert linger_s("--once") == 0
+    assert linger_s("--once", "--linger", "2") == 2
+    assert linger_s("--linger", "0") == 0
+
+
+def test_a_next_export_gets_the_port_of_one_that_lingers(journal: Path) -> None:
+    def at(port: int) -> Export:
+        return Export(ExportOptions(journal=str(journal), metrics_port=port, linger_s=60.0))
+
+    first = at(0)
+    assert first.metrics_port
+    ended = threading.Event()
+
+    def work() -> None:
+        try:
+            first.run(JournalReader(journal))
+            first.linger()
+        finally:
+            first.close()
+            ended.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        assert wait_for_next(lambda: at(first.metrics_port or 0)).metrics_port == first.metrics_port
+        assert ended.wait(30)
+    finally:
+        first.stop()
+
+
+def wait_for_next(begin: Callable[[], Export]) -> Export:
+    """An export at a port that is about to be given up; closed again."""
+    found: list[Export] = []
+
+    def try_it() -> bool:
+        with contextlib.suppress(InvalidConfig):
+            found.append(begin())
+        return bool(found)
+
+    wait_until(try_it)
+    found[0].close()
+    return found[0]
 
 
 def test_an_empty_run_has_no_spans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

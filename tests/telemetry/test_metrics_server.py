@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -140,6 +142,62 @@ def test_a_scraper_that_goes_away_or_talks_nonsense_harms_nobody() -> None:
             client.sendall(b"\0\xff nonsense\r\n\r\n")
             client.recv(100)
         assert get(server)[0] == 200
+
+
+@pytest.mark.parametrize("asked", [b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nAccept: */*\r\n"])
+def test_a_client_that_has_not_asked_does_not_hold_up_the_close(asked: bytes) -> None:
+    server = serve_metrics(Metrics(), 0)
+    stop = threading.Event()
+
+    def trickle(client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while asked and not stop.wait(0.02):
+                client.sendall(b"X")
+
+    with socket.create_connection((server.host, server.port), timeout=5) as client:
+        client.sendall(asked)
+        get(server)  # it is in another thread's hands by now
+        trickling = threading.Thread(target=trickle, args=(client,), daemon=True)
+        trickling.start()
+        closing = threading.Thread(target=server.close, daemon=True)
+        closing.start()
+        closing.join(8.0)  # less than a client may take
+        assert not closing.is_alive()
+        stop.set()
+        trickling.join(10)
+
+
+def test_a_client_that_trickles_is_cut_off_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nanolens.telemetry.metrics_server.CLIENT_TIMEOUT_S", 0.2)
+    with serve_metrics(Metrics(), 0) as server:
+        with socket.create_connection((server.host, server.port), timeout=5) as client:
+            client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+            with pytest.raises(OSError):  # which error depends on who is first
+                for _ in range(1000):  # 20 s
+                    client.sendall(b"x")
+                    time.sleep(0.02)
+        assert get(server)[0] == 200
+
+
+def test_an_answer_that_is_under_way_when_the_server_is_closed_comes_whole() -> None:
+    class Slow:
+        asked, go = threading.Event(), threading.Event()
+
+        def render(self, openmetrics: bool = False) -> bytes:
+            self.asked.set()
+            self.go.wait(10)
+            return b"whole\n" * 1000
+
+    metrics = Slow()
+    server = serve_metrics(metrics, 0)
+    found: list[bytes] = []
+    scrape = threading.Thread(target=lambda: found.append(get(server)[2]))
+    scrape.start()
+    assert metrics.asked.wait(10)
+    threading.Timer(0.1, metrics.go.set).start()
+    server.close()
+    scrape.join(10)
+    assert found == [b"whole\n" * 1000]
 
 
 def test_a_scrape_sees_whole_frames_while_others_apply_them() -> None:
