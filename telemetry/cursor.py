@@ -6,6 +6,7 @@ Knows frames and which requests are open; nothing of spans or of where they go.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from .events import EngineStarted, Keyframe, RequestArrived, RequestFinished
 from .reader import Frame, Position
 
 CURSOR_VERSION = 1
-CURSOR_SUFFIX = ".cursor"  # behind the run's id, in the journal's directory
+CURSOR_SUFFIX = ".cursor"
 _JOIN_AMONG = 2  # a frame that holds the whole state has it first, or behind journal.dropped
 
 
@@ -97,6 +98,15 @@ class CursorFile:
             )
         return cursor
 
+    def require_regular(self) -> None:
+        """Refuse a path that is something else: a save replaces it, and a device or a pipe would be gone.
+
+        Raises:
+            JournalError: it is one.
+        """
+        if self.path.exists() and not self.path.is_file():
+            raise JournalError(f"{self.path}: a cursor must be a regular file, or not be there; give another --cursor")
+
     def save(self, run: str, place: Place, ended: bool = False, size: int = 0) -> None:
         """Replace the file.
 
@@ -113,6 +123,8 @@ class CursorFile:
         cursor = Cursor(
             CURSOR_VERSION, run, (join.segment, join.offset), (frame.segment, frame.offset), place.count, ended, size
         )
+        if self.path.exists() and not self.path.is_file():
+            raise OSError(errno.EINVAL, "no regular file")
         beside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         try:
             beside.write_bytes(msgspec.json.encode(cursor) + b"\n")
@@ -123,27 +135,38 @@ class CursorFile:
             raise
 
 
-def unfinished_runs(directory: Path, runs: list[str]) -> list[str]:
-    """The runs of a journal's directory whose export has begun and has not come to the end.
+def cursor_path(directory: Path, run: str, receiver: str) -> Path:
+    """Where the progress of a run's export to a receiver is kept by default.
 
-    Cursors of runs that are gone are removed.
+    Args:
+        directory: of the journal.
+        run: the run.
+        receiver: a name of it that can be part of a file's.
+    """
+    return directory / f"{run}.{receiver}{CURSOR_SUFFIX}"
+
+
+def unfinished_runs(directory: Path, runs: list[str], receiver: str) -> list[str]:
+    """The runs of a journal's directory whose export to a receiver has begun and has not come to the end.
+
+    Cursors of runs that are gone are removed, whatever the receiver.
 
     Args:
         directory: of the journal.
         runs: those of which it holds segments.
+        receiver: as of `cursor_path`.
     """
     found = []
     for path in sorted(directory.glob("*" + CURSOR_SUFFIX)):
-        run = path.name.removesuffix(CURSOR_SUFFIX)
         try:
-            if run not in runs:
+            cursor = CursorFile(path).load()
+            if cursor is not None and cursor.run not in runs:
                 path.unlink()
                 continue
-            cursor = CursorFile(path).load()
         except (OSError, JournalError):
             continue
-        if cursor is not None and not cursor.ended:
-            found.append(run)
+        if cursor is not None and not cursor.ended and path == cursor_path(directory, cursor.run, receiver):
+            found.append(cursor.run)
     return found
 
 

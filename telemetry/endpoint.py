@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from urllib.parse import unquote, urlsplit
 
 from ..errors import InvalidConfig
@@ -39,6 +40,12 @@ class Endpoint:
     def authority(self) -> str:
         """Host and port as in a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def file_name(self) -> str:
+        """A name for a file about this receiver, which no other one has: readable, with a digest."""
+        digest = blake2b(str(self).encode(), digest_size=4).hexdigest()
+        return f"{re.sub(r'[^A-Za-z0-9.-]', '_', self.host)[:80]}-{self.port}-{digest}"
 
     def __str__(self) -> str:
         scheme = self.protocol + ("s" if self.is_secure else "")

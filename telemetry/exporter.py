@@ -97,7 +97,7 @@ class Exporter:
         self._frames = 0
         self._next_check = 0.0
         self._full_since = 0.0
-        self._told_of_full = False
+        self._told_of_full = self._told_of_cursor = False
         self._left_out = False  # a batch found no room when the export was told to end
 
     def run(self) -> Outcome:
@@ -286,7 +286,7 @@ class Exporter:
         self._save(batch.place)
 
     def _save(self, place: Place, ended: bool = False) -> None:
-        """Keep the progress. A cursor that can't be written costs a warning, and repeated spans after a restart."""
+        """Keep the progress. A cursor that can't be written costs a warning; the next save tries again."""
         with self._saving:
             self._save_newer(place, ended)
 
@@ -298,10 +298,12 @@ class Exporter:
         try:
             self._cursor.save(self._reader.run, place, ended, self._sink.size if self._sink is not None else 0)
         except OSError as error:
-            logger.warning("%s: can't be written (%s); a restart will send spans again that were sent already",
-                           self._cursor.path, error.strerror)  # fmt: skip
-            self._cursor = None
+            if not self._told_of_cursor:
+                logger.warning("%s: can't be written (%s); until it can, a restart sends spans again that were sent",
+                               self._cursor.path, error.strerror)  # fmt: skip
+            self._told_of_cursor = True
             return
+        self._told_of_cursor = False
         self._saved = (place, ended)
 
 

@@ -6,6 +6,7 @@ Ids are hexadecimal and 64-bit numbers are text there, which is how OTLP's JSON 
 from __future__ import annotations
 
 import base64
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,17 @@ from opentelemetry.sdk.trace import ReadableSpan
 from ..errors import InvalidConfig
 from .exporter_sender import Sent, SinkAway
 
+LINE_START = b'{"resourceSpans":['
+_BLOCK = 1 << 20
+
+logger = logging.getLogger("nanolens.exporter")
+
 
 class FileSink:
     """Appends batches to a file, a line each.
 
-    A write that fails (a full disk) is tried again, like a receiver that is away; what it left is cut off first.
+    A write that fails (a full disk) is tried again, like a receiver that is away; what it left is cut off first. So is
+    half a line at the end of the file that is opened.
 
     Args:
         path: the file; made where it does not exist.
@@ -29,7 +36,7 @@ class FileSink:
             again. None keeps all.
 
     Raises:
-        InvalidConfig: it can't be opened for writing.
+        InvalidConfig: it can't be opened for writing, or ends with something else.
     """
 
     def __init__(self, path: Path, keep: int | None = None) -> None:
@@ -41,9 +48,32 @@ class FileSink:
             if keep is not None and keep < length and self._plain:
                 os.ftruncate(self._file, keep)
                 length = keep
+            if self._plain:
+                length = self._mend(path, length)
         except OSError as error:
             raise InvalidConfig(f"file={self.name}: can't be written ({error.strerror})") from error
         self.size = length
+
+    def _mend(self, path: Path, length: int) -> int:
+        """Give a last line without an end one if it is whole, or cut it off if it is half a line: the new length.
+
+        Raises:
+            InvalidConfig: it is no line of spans.
+        """
+        tail = _tail(path, length)
+        if not tail:
+            return length
+        head = tail[: len(LINE_START)]
+        if not LINE_START.startswith(head):
+            raise InvalidConfig(f"file={self.name}: its last line is none of spans; give another file, or a new one")
+        try:
+            msgspec.json.decode(tail)
+        except msgspec.DecodeError:
+            logger.warning("%s: its last line is half a line, as a kill leaves it; its %d bytes are cut off",
+                           self.name, len(tail))  # fmt: skip
+            os.ftruncate(self._file, length - len(tail))
+            return length - len(tail)
+        return length + os.write(self._file, b"\n")
 
     def encode(self, spans: list[ReadableSpan]) -> bytes:
         """One line."""
@@ -79,6 +109,17 @@ class FileSink:
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
+
+
+def _tail(path: Path, length: int) -> bytes:
+    """What stands behind the last end of a line within so many bytes."""
+    tail = b""
+    with path.open("rb") as file:
+        while len(tail) < length and b"\n" not in tail:
+            start = max(0, length - len(tail) - _BLOCK)
+            file.seek(start)
+            tail = file.read(length - len(tail) - start) + tail
+    return tail.rpartition(b"\n")[2]
 
 
 def _is_special(file: int) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..errors import InvalidConfig
-from .cursor import CURSOR_SUFFIX, Cursor, CursorFile, unfinished_runs
+from .cursor import CURSOR_SUFFIX, Cursor, CursorFile, cursor_path, unfinished_runs
 from .endpoint import Endpoint
 from .exporter import Exporter
 from .exporter_file import FileSink
@@ -181,14 +181,18 @@ class Export:
         if options.cursor is not None:
             path = Path(options.cursor)
         elif options.file is not None:
-            path = Path(options.file + ".cursor")
-        elif Path(options.journal).is_dir():
-            path = Path(options.journal) / (reader.run + CURSOR_SUFFIX)
-            for other in _others(Path(options.journal), reader.run):
+            if Path(options.file).exists() and not Path(options.file).is_file():
+                return None, None  # a pipe or a device: nothing to go on with
+            path = Path(options.file + CURSOR_SUFFIX)
+        elif Path(options.journal).is_dir() and options.endpoint is not None:
+            receiver = options.endpoint.file_name
+            path = cursor_path(Path(options.journal), reader.run, receiver)
+            for other in _others(Path(options.journal), reader.run, receiver):
                 logger.warning("run %s was not exported to its end; --run %s does that", other, other)
         else:
             return None, None  # one segment, read by itself
         file = CursorFile(path)
+        file.require_regular()
         fresh = options.from_start or (options.file is not None and not Path(options.file).exists())
         cursor = None if fresh else file.load()
         if cursor is None:
@@ -204,9 +208,9 @@ class Export:
         return file, cursor
 
 
-def _others(directory: Path, run: str) -> list[str]:
-    """Other runs in a journal's directory whose export was begun and not ended."""
-    return [other for other in unfinished_runs(directory, list_runs(directory)) if other != run]
+def _others(directory: Path, run: str, receiver: str) -> list[str]:
+    """Other runs in a journal's directory whose export to the same receiver was begun and not ended."""
+    return [other for other in unfinished_runs(directory, list_runs(directory), receiver) if other != run]
 
 
 def report(outcome: Outcome, run: str, has_next: bool = True) -> str:

@@ -17,6 +17,12 @@ from .exporter_queue import Batch, SpanCounts, SpanQueue
 logger = logging.getLogger("nanolens.exporter")
 
 
+def plain(text: str, limit: int = 300) -> str:
+    """A receiver's words for a log: what is not printable, such as a terminal's commands, as escapes; cut."""
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[:limit])
+    return shown if len(text) <= limit else shown + "..."
+
+
 class SinkAway(Exception):
     """The receiver can't take a batch now and may later.
 
@@ -163,7 +169,7 @@ class Sender:
         self._failures += 1
         if self._failures == 1:
             self._away_since = time.monotonic()
-            logger.warning("%s: %s; spans are kept and sent again when it is back", self._sink.name, error)
+            logger.warning("%s: %s; spans are kept and sent again when it is back", self._sink.name, plain(str(error)))
         seconds = max(self._backoff.wait_s(self._failures), error.retry_after_s)
         if self._hurry.wait(seconds) and (left := self._deadline - time.monotonic()) > 0:
             time.sleep(min(seconds, self._backoff.first_s, left))
@@ -176,6 +182,6 @@ class Sender:
 
     def _tell_of_refusal(self, rejected: int, count: int, message: str) -> None:
         level = logging.DEBUG if self._told_of_refusal else logging.WARNING
-        why = message or "no reason given"
+        why = plain(message) or "no reason given"
         logger.log(level, "%s: refused %d of %d spans: %s", self._sink.name, rejected, count, why)
         self._told_of_refusal = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -163,6 +164,8 @@ def test_it_outlives_no_parent_and_sends_what_that_one_left(server: OtlpServer, 
         process.wait(60)
         wait_until(lambda: not is_alive(pid))
     finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
         process.kill()
         process.wait()
         process.stdout.close()

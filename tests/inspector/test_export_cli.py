@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -20,7 +21,8 @@ from journals import busy_engine, started, stopped, writer_of
 from nanolens.errors import InvalidConfig
 from nanolens.inspector.export_cli import add_export
 from nanolens.inspector.trace_cli import main
-from nanolens.telemetry.cursor import CursorFile, Place
+from nanolens.telemetry.cursor import CursorFile, Place, cursor_path
+from nanolens.telemetry.endpoint import parse_endpoint
 from nanolens.telemetry.exporter_options import Export, ExportOptions
 from nanolens.telemetry.reader import JournalReader, Position
 from nanolens.telemetry.spans import SpanBuilder
@@ -120,9 +122,10 @@ def test_a_run_that_was_left_in_the_middle_is_named_when_a_later_one_is_exported
     writer = writer_of(journal, "later")
     writer.append([stopped()])
     writer.close()
-    CursorFile(journal / "run.cursor").save("run", Place(Position(1, 23), Position(1, 23)))
-    CursorFile(journal / "gone.cursor").save("gone", Place(Position(1, 23), Position(1, 23)))
     with OtlpServer() as server:
+        place, receiver = Place(Position(1, 23), Position(1, 23)), parse_endpoint(server.url).file_name
+        CursorFile(cursor_path(journal, "run", receiver)).save("run", place)
+        CursorFile(journal / "gone.cursor").save("gone", place)
         assert main(["export", str(journal), "--otlp", server.url, "--run", "later"]) == 0
         assert "run run was not exported to its end; --run run does that" in capsys.readouterr().err
         assert not (journal / "gone.cursor").exists()
@@ -132,13 +135,80 @@ def test_a_run_that_was_left_in_the_middle_is_named_when_a_later_one_is_exported
 
 @pytest.mark.parametrize("content", ["", "{", '{"version":1}', NEWER])
 def test_a_file_that_is_no_cursor_is_named(journal: Path, capsys: pytest.CaptureFixture[str], content: str) -> None:
-    (journal / "run.cursor").write_text(content)
     with OtlpServer() as server:
+        cursor = cursor_path(journal, "run", parse_endpoint(server.url).file_name)
+        cursor.write_text(content)
         assert main(["export", str(journal), "--otlp", server.url]) == 2
         told = capsys.readouterr().err
-        assert "run.cursor" in told
+        assert cursor.name in told
         assert "--from-start" in told
         assert main(["export", str(journal), "--otlp", server.url, "--from-start"]) == 0
+
+
+def test_each_receiver_gets_all_of_a_run(journal: Path) -> None:
+    with OtlpServer() as one, OtlpServer() as two:
+        assert main(["export", str(journal), "--otlp", one.url]) == 0
+        assert main(["export", str(journal), "--otlp", two.url]) == 0
+        assert one.ids == two.ids == ids(expected(journal))
+        assert main(["export", str(journal), "--otlp", one.url]) == 0
+        assert one.ids == two.ids
+
+
+def test_a_run_that_another_receiver_has_in_part_is_not_told_of(
+    journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = writer_of(journal, "later")
+    writer.append([stopped()])
+    writer.close()
+    CursorFile(cursor_path(journal, "run", "another-4318-0")).save("run", Place(Position(1, 23), Position(1, 23)))
+    with OtlpServer() as server:
+        assert main(["export", str(journal), "--otlp", server.url, "--run", "later"]) == 0
+    assert "was not exported" not in capsys.readouterr().err
+    assert cursor_path(journal, "run", "another-4318-0").exists()
+
+
+def test_a_cursor_that_is_no_regular_file_is_refused_and_stays(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/full")
+    for path in (pipe, link, tmp_path):
+        with OtlpServer() as server:
+            for more in ([], ["--from-start"]):
+                assert main(["export", str(journal), "--otlp", server.url, "--cursor", str(path), *more]) == 2
+            assert f"{path}: a cursor must be a regular file" in capsys.readouterr().err
+            assert not server.spans
+    assert pipe.is_fifo() and link.is_symlink()
+
+
+@pytest.mark.parametrize("line", [b"", b'{"resourceSpans":[]}\n'])
+def test_half_a_line_at_the_end_of_a_file_without_a_cursor_is_cut_off(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], line: bytes
+) -> None:
+    out = tmp_path / "spans.jsonl"
+    out.write_bytes(line + b'{"resourceSpans":[{"half')
+    assert main(["export", str(journal), "--file", str(out)]) == 0
+    assert "half a line" in capsys.readouterr().err
+    assert len(file_spans(out)) == len(expected(journal))
+
+
+def test_a_last_line_that_lacks_no_more_than_its_end_stays(journal: Path, tmp_path: Path) -> None:
+    out = tmp_path / "spans.jsonl"
+    out.write_bytes(b'{"resourceSpans":[]}')
+    assert main(["export", str(journal), "--file", str(out)]) == 0
+    assert out.read_bytes().startswith(b'{"resourceSpans":[]}\n{"resourceSpans":[{')
+    assert len(file_spans(out)) == len(expected(journal))
+
+
+def test_a_file_that_ends_with_something_else_is_left_alone(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "notes.txt"
+    out.write_bytes(b"dear diary")
+    assert main(["export", str(journal), "--file", str(out)]) == 2
+    assert "its last line is none of spans" in capsys.readouterr().err
+    assert out.read_bytes() == b"dear diary"
 
 
 def test_headers_and_the_endpoint_come_from_the_environment_too(

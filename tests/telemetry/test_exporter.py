@@ -20,12 +20,12 @@ from opentelemetry.trace import StatusCode
 
 from journals import busy_engine, marks, started, writer_of
 from nanolens.errors import JournalError
-from nanolens.telemetry.cursor import CursorFile
+from nanolens.telemetry.cursor import CursorFile, Place
 from nanolens.telemetry.engine_process import is_running
 from nanolens.telemetry.events import AnyEvent, EngineStopped, Keyframe, RequestArrived, StatusChanged
 from nanolens.telemetry.exporter import Exporter
 from nanolens.telemetry.exporter_queue import SpanCounts
-from nanolens.telemetry.exporter_sender import Backoff, Sent
+from nanolens.telemetry.exporter_sender import Backoff, Sent, SinkAway, SinkRefused
 from nanolens.telemetry.exporter_settings import ExporterSettings, Outcome
 from nanolens.telemetry.reader import JournalReader
 from nanolens.telemetry.spans import SpanBuilder
@@ -367,18 +367,28 @@ def unfinished(path: Path, pid: int) -> None:
     writer.close()
 
 
+def export_in_time(*arguments: Any, **more: Any) -> Outcome:
+    """As `export`; one that does not end fails."""
+    outcomes: list[Outcome] = []
+    thread = threading.Thread(target=lambda: outcomes.append(export(*arguments, **more)), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert outcomes, "the export did not end"
+    return outcomes[0]
+
+
 @pytest.mark.parametrize("follow", [True, False])
 def test_what_a_dead_engine_left_open_ends_as_failed(tmp_path: Path, follow: bool) -> None:
     unfinished(tmp_path / "journal", dead_pid())
     sink, metrics = ListSink(), Kept()
     settings = replace(SETTINGS, follow=follow, watch_process=True)
-    outcome = export(tmp_path / "journal", sink, settings, tmp_path / "cursor", metrics=metrics)
+    outcome = export_in_time(tmp_path / "journal", sink, settings, tmp_path / "cursor", metrics=metrics)
     assert outcome.reason == "gone"
     assert metrics.gone == 1
     roots = [span for span in sink.spans if span.parent is None]
     assert [root.status.status_code for root in roots] == [StatusCode.ERROR]
     again = ListSink()
-    export(tmp_path / "journal", again, settings, tmp_path / "cursor")
+    export_in_time(tmp_path / "journal", again, settings, tmp_path / "cursor")
     assert again.spans == []
 
 
@@ -431,6 +441,44 @@ def test_a_cursor_that_cannot_be_written_costs_one_warning(
     outcome = export(journal, sink, cursor=tmp_path / "no" / "such" / "cursor")
     assert outcome.counts.exported == outcome.counts.recorded
     assert sum("can't be written" in text for text in warnings(caplog)) == 1
+
+
+def test_a_cursor_that_cannot_be_written_is_tried_again(
+    journal: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(CursorFile):
+        fails = (True, True, False, True, False)  # two outages
+        saves = 0
+
+        def save(self, run: str, place: Place, ended: bool = False, size: int = 0) -> None:
+            self.saves += 1
+            if self.saves <= len(self.fails) and self.fails[self.saves - 1]:
+                raise OSError(28, "No space left on device")
+            super().save(run, place, ended, size)
+
+    cursor = Failing(tmp_path / "cursor")
+    Exporter(JournalReader(journal), SETTINGS, SpanBuilder(), ListSink(), cursor=cursor).run()
+    known = cursor.load()
+    assert known is not None and known.ended
+    assert sum("can't be written" in text for text in warnings(caplog)) == 2
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_what_a_receiver_says_is_logged_without_its_control_characters(
+    journal: Path, caplog: pytest.LogCaptureFixture, refused: bool
+) -> None:
+    class Rude(ListSink):
+        def send(self, payload: bytes, timeout_s: float) -> Sent:
+            self.tries += 1
+            if self.tries == 1:
+                raise (SinkRefused if refused else SinkAway)("\x1b[2J\r\nall is well é\x00" + "x" * 10_000)
+            return super().send(payload, timeout_s)
+
+    export(journal, Rude())
+    text = warnings(caplog)[0]
+    assert "\\x1b[2J\\r\\nall is well é\\x00" in text
+    assert text.isprintable()
+    assert len(text) < 500
 
 
 def test_keyframes_and_marks_make_no_spans(tmp_path: Path) -> None:
