@@ -92,7 +92,8 @@ PREFIXES = Row(
         ),
         Panel(
             "timeseries", "Gap between uses",
-            "Time between two sequences taking the same cached block.",
+            "Time between two sequences taking the same cached block. No data: no block was shared over the time "
+            "shown, as where prompts have no whole block in common.",
             "s", quantiles("nanolens_block_reuse_gap_seconds", AGES, exemplars=False),
         ),
         Panel(
@@ -102,7 +103,8 @@ PREFIXES = Row(
         ),
         Panel(
             "heatmap", "Gap between uses, all of it",
-            "Hits on cached blocks per second by how long nobody had taken them.",
+            "Hits on cached blocks per second by how long nobody had taken them. Empty where prompts have no whole "
+            "block in common.",
             "s", (Query(buckets("nanolens_block_reuse_gap_seconds"), "{{le}}", high=BLOCKS_MAX),), width=12,
         ),
     ),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from .dashboard import Dashboard, Row
 from .panels import BAD, GOOD, WARN, Panel, Query
-from .promql import RANGE, gauge, increase, rate, ratio, series
+from .promql import INTERVAL, RANGE, gauge, increase, rate, ratio, series
 
 SPANS = "nanolens_spans_total"
 LOST_EVENTS = "nanolens_journal_dropped_events_total"
+GAPS = "nanolens_journal_gaps_total"
 LAG = "nanolens_journal_lag_seconds"
 
 HEALTH = Row(
@@ -20,7 +21,7 @@ HEALTH = Row(
         ),
         Panel(
             "stat", "Journal lag",
-            "Age of the newest event when the exporter read it, the worst of all engines.",
+            "How far the exporters' reading is behind the journals, the worst of all engines.",
             "s", (Query(f"max({series(LAG)})", "lag", high=30),), steps=((None, GOOD), (5, WARN), (30, BAD)), width=6,
         ),
         Panel(
@@ -60,8 +61,22 @@ FLOW = Row(
             "ops", (Query(rate(LOST_EVENTS), "lost", high=0),), steps=((None, GOOD), (1e-9, BAD)),
         ),
         Panel(
+            "timeseries", "Journal gaps",
+            "Times that segments of a journal were deleted before the exporter had read them, since it began: "
+            "histograms and spans miss what was in them.",
+            "none",
+            (Query(f"sum by (instance) (max_over_time({series(GAPS)}[{INTERVAL}]))", "{{instance}}", high=0),),
+            steps=((None, GOOD), (1, BAD)),
+        ),
+        Panel(
+            "timeseries", "Engines that ended",
+            "How the engines behind the exporters ended: stopped in order, failed after a fault of their own, or gone "
+            "without a last word. All at 0: they run, or have not started.",
+            "none", (Query(gauge("nanolens_engine_ended", by=("reason",)), "{{reason}}", high=1e4),),
+        ),
+        Panel(
             "timeseries", "Journal lag, over time",
-            "Age of the newest event when the exporter read it. It climbs if the exporter can't keep up.",
+            "How far the exporter's reading is behind the journal; 0 at its end. It climbs if it can't keep up.",
             "s", (Query(f"max by (instance) ({series(LAG)})", "{{instance}}", high=30),),
         ),
         Panel(

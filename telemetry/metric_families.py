@@ -33,6 +33,7 @@ WAIT_REASONS = (
     NOT_CONSIDERED, OTHER,
 )  # fmt: skip
 MISS_REASONS = ("never_seen", "evicted", "sub_block")
+ENDS = ("stopped", "failed", "gone")
 SPAN_OUTCOMES = ("recorded", "exported", "not_kept", "dropped")
 ANY = ()  # a label with one value, that of the run
 MAX_LABEL = 200  # characters of a label's value that comes from outside
@@ -82,6 +83,11 @@ def _gen_ai(name: str, help: str, buckets: tuple[float, ...]) -> Family:
 GAUGES = (
     Family(PREFIX + "engine_info", "info", "The run that is looked at.", {"run_id": ANY, "model": ANY, "version": ANY}),
     _gauge("engine_up", "1 while the engine runs; 0 before it started, once it stopped and when its process is gone."),
+    _gauge(
+        "engine_ended",
+        "1 for how the engine ended. stopped: in order; failed: after a fault of its own; gone: its process died.",
+        reason=ENDS,
+    ),
     _gauge("engine_paused", "1 while the engine plans nothing because an operator or a breakpoint paused it."),
     _gauge("last_step_timestamp_seconds", "Unix time at which the tokens of the newest step were read.", "seconds"),
     _gauge("journal_lag_seconds", "How far reading is behind the journal; 0 at its end.", "seconds"),
@@ -146,6 +152,7 @@ COUNTERS = (
         outcome=SPAN_OUTCOMES,
     ),
     _counter("journal_bytes", "Bytes of the journal that were read here."),
+    _counter("journal_gaps", "Times that segments of the journal were deleted before they were read here."),
     _counter("journal_dropped_events", "Events that the journal lost: the disk refused them, or they had no encoding."),
 )
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
-from .events import EngineStarted
+from .events import EngineStarted, EngineStopped
 from .metric_families import (
     COUNTERS,
+    ENDS,
     LIVE_STATUSES,
     MAX_LABEL,
     NOT_CONSIDERED,
@@ -60,10 +61,12 @@ class ExporterCounts:
 
     Attributes:
         journal_bytes: bytes of the journal that it read.
+        journal_gaps: times that it found segments deleted which it had not read.
         spans: number of spans by outcome, see SPAN_OUTCOMES; other keys are not shown.
     """
 
     journal_bytes: int = 0
+    journal_gaps: int = 0
     spans: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPAN_OUTCOMES, 0))
 
 
@@ -82,6 +85,8 @@ def counters(totals: Mapping[str, int], exporter: ExporterCounts) -> Iterator[tu
                 series[values] = exporter.spans.get(values[0], 0)
             elif name == "journal_bytes":
                 series[values] = exporter.journal_bytes
+            elif name == "journal_gaps":
+                series[values] = exporter.journal_gaps
             elif name == "swapped_blocks":
                 series[values] = totals.get(_SWAPPED[values[0]], 0)
             else:
@@ -95,6 +100,12 @@ def info(started: EngineStarted | None) -> Series:
     if started is None:
         return {}
     return {(label_text(started.run_id), label_text(started.model), label_text(started.version)): 1.0}
+
+
+def ended(stopped: EngineStopped | None, gone: bool) -> Series:
+    """How the engine ended: all 0 while it runs, and before it started."""
+    how = "gone" if gone else "" if stopped is None else "failed" if stopped.reason == "error" else "stopped"
+    return {(each,): float(each == how) for each in ENDS}
 
 
 def sequence_gauges(state: EngineState, now: int) -> dict[str, Series]:

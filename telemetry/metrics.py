@@ -66,6 +66,8 @@ class Metrics(Collector):
         self._clock = clock
         self._lock = threading.Lock()
         self._up = False
+        self._stopped: EngineStopped | None = None
+        self._gone = False
         self._newest_t = 0  # of the events that were read
         self._caught_up_t = 0  # when the journal's end was last reached; 0: not since the newest event
         self._histograms = Histograms(latency_buckets)
@@ -94,13 +96,17 @@ class Metrics(Collector):
             self._caught_up_t = FOR_GOOD if for_good else self._clock()
 
     def lose(self) -> None:
-        """Say that events were missed, as a `Frame` with a `gap` does: all goes on from the next keyframe."""
+        """Say that events were missed, as a `Frame` with a `gap` does: it is counted, and all goes on from the next
+        keyframe.
+        """
         with self._lock:
+            self.exporter.journal_gaps += 1
             self._lose()
 
     def engine_gone(self) -> None:
         """Say that the engine's process is gone without engine.stopped. An event that comes after all takes it back."""
         with self._lock:
+            self._gone = self._up
             self._up = False
 
     def render(self, openmetrics: bool = False) -> bytes:
@@ -127,6 +133,7 @@ class Metrics(Collector):
         found: dict[str, Series] = {
             "engine_info": metric_values.info(started),
             "engine_up": {(): float(up)},
+            "engine_ended": metric_values.ended(self._stopped, self._gone),
             "engine_paused": {(): float(up and bool(state.engine_paused))},
             "last_step_timestamp_seconds": {(): (last_t + started.wall_offset_ns) / 1e9} if started and last_t else {},
             "journal_lag_seconds": {(): self._lag_s()},
@@ -146,8 +153,8 @@ class Metrics(Collector):
         return max(0, since_ns) / 1e9
 
     def _apply(self, event: AnyEvent) -> None:
-        kind = event.__class__
-        self._up = kind is not EngineStopped
+        self._stopped = event if isinstance(event, EngineStopped) else None
+        self._up, self._gone = self._stopped is None, False
         if isinstance(event, EngineStarted):
             self._histograms.clear()
             self._blocks.forget()

@@ -9,7 +9,8 @@ from .span_draft import MAX_EVENTS, MAX_LINKS, MAX_LISTED
 
 SPANS: dict[str, str] = {
     "text_completion {model}": "A request, from its arrival to the end of its last sequence, as request_seconds; kind "
-    "SERVER, under the caller's span if its traceparent is valid. One that was refused has no length and nothing under it.",
+    "SERVER, under the caller's span if its traceparent is valid. One that was refused has no length and nothing under "
+    "it.",
     "WAITING": "A status, from the transition into it to the next one; under the request.",
     "RUNNING": "A status, from the transition into it to the next one; under the request.",
     "PAUSED": "A status, from the transition into it to the next one; under the request.",

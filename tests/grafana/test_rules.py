@@ -27,6 +27,7 @@ ASKED_FOR = {
     "NanolensSchedulerStuck", "NanolensKvPressure", "NanolensPreemptionStorm", "NanolensTtftBurnsFast",
     "NanolensTtftBurnsSlowly", "NanolensItlBurnsFast", "NanolensItlBurnsSlowly", "NanolensQueueAge",
     "NanolensEventsLost", "NanolensSpansLost", "NanolensEngineDown", "NanolensExporterDown", "NanolensSwapFailures",
+    "NanolensJournalGaps",
 }  # fmt: skip
 
 

@@ -22,7 +22,8 @@ from nanolens.telemetry.reader import JournalReader
 from nanolens.telemetry.recorder import Recorder
 
 NOT_COUNTED = {
-    f"nanolens_{name}" for name in ("engine_info", "journal_lag_seconds", "spans_total", "journal_bytes_total")
+    f"nanolens_{name}"
+    for name in ("engine_info", "journal_lag_seconds", "spans_total", "journal_bytes_total", "journal_gaps_total")
 }
 Key = tuple[str, frozenset[tuple[str, str]]]
 

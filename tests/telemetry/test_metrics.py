@@ -216,7 +216,7 @@ def test_the_end_of_a_run_leaves_all_live_gauges_at_nothing() -> None:
     assert isinstance(frames[-1][-1], EngineStopped)
     found = samples(fed(frames, now=1 << 60).render())
     left = {name for name, _ in of_kinds(found, GAUGES)}
-    assert left == {"nanolens_last_step_timestamp_seconds"}
+    assert left == {"nanolens_last_step_timestamp_seconds", "nanolens_engine_ended"}
     assert of_kinds(found, COUNTERS) == of_kinds(counted(flat(frames)), COUNTERS)
 
 

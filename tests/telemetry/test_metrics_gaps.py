@@ -18,7 +18,7 @@ from nanolens.telemetry.events import (
     JournalDropped,
     Keyframe,
 )
-from nanolens.telemetry.metric_families import COUNTERS, GAUGES
+from nanolens.telemetry.metric_families import COUNTERS, ENDS, GAUGES
 from nanolens.telemetry.metrics import Metrics
 
 
@@ -67,10 +67,34 @@ def test_an_engine_that_died_holds_nothing_and_is_down() -> None:
     counters = of_kinds(samples(metrics.render()), COUNTERS)
     metrics.engine_gone()
     found = samples(metrics.render())
-    assert {name for name, _ in of_kinds(found, GAUGES)} == {"nanolens_last_step_timestamp_seconds"}
+    assert {name for name, _ in of_kinds(found, GAUGES)} == {
+        "nanolens_last_step_timestamp_seconds", "nanolens_engine_ended",
+    }  # fmt: skip
+    assert value(metrics, "engine_ended", reason="gone") == 1
     assert of_kinds(found, COUNTERS) == counters
     metrics.apply_all(frames[len(frames) // 2])
     assert value(metrics, "engine_up") == 1
+
+
+@pytest.mark.parametrize(("reason", "told"), [("closed", "stopped"), ("error", "failed")])
+def test_an_engine_that_ended_tells_how(reason: str, told: str) -> None:
+    frames = rich_run(True)[:-1]
+    metrics = fed([*frames, [EngineStopped(1 << 50, reason)]])
+    for engine_is_looked_for in (False, True):
+        if engine_is_looked_for:
+            metrics.engine_gone()  # its process ends after its last word
+        found = {each: value(metrics, "engine_ended", reason=each) for each in ENDS}
+        assert found == {each: each == told for each in ENDS} and value(metrics, "engine_up") == 0
+    metrics.apply_all(frames[0])
+    assert [value(metrics, "engine_ended", reason=each) for each in ENDS] == [0, 0, 0]
+
+
+def test_each_gap_in_what_was_read_is_counted() -> None:
+    metrics = fed(rich_run(True)[:9])
+    assert value(metrics, "journal_gaps_total") == 0
+    metrics.lose()
+    metrics.lose()
+    assert value(metrics, "journal_gaps_total") == 2
 
 
 def test_a_run_that_begins_starts_all_counts_anew() -> None:
