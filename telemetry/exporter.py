@@ -106,6 +106,7 @@ class Exporter:
         Raises:
             JournalError: the journal is damaged, or nothing of it is left.
         """
+        self._save(self._here)  # before anything is out: what is written before the next cursor is known to be too much
         try:
             frames = self._reader.frames(
                 self._start, follow=self._settings.follow, stop=self._must_end, poll_s=self._settings.poll_s

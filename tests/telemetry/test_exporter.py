@@ -443,6 +443,17 @@ def test_a_cursor_that_cannot_be_written_costs_one_warning(
     assert sum("can't be written" in text for text in warnings(caplog)) == 1
 
 
+def test_there_is_a_cursor_before_anything_is_out(journal: Path, tmp_path: Path) -> None:
+    cursor = tmp_path / "cursor"
+
+    class Looking(ListSink):
+        def send(self, payload: bytes, timeout_s: float) -> Sent:
+            assert cursor.exists()
+            return super().send(payload, timeout_s)
+
+    assert export(journal, Looking(), cursor=cursor).counts.rejected == 0
+
+
 def test_a_cursor_that_cannot_be_written_is_tried_again(
     journal: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
