@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter, Request, Response
 
+from .body_route import BodyRoute
 from .params import chat_params
 from .protocol_answers import GENERATION_ERRORS, ChatCompletion, documented
 from .protocol_requests import ChatCompletionRequest
@@ -16,7 +17,7 @@ from .state import ServerState
 
 PATH = "/v1/chat/completions"
 
-router = APIRouter(tags=["generate"])
+router = APIRouter(tags=["generate"], route_class=BodyRoute)
 
 
 @router.post(PATH, responses=documented(*GENERATION_ERRORS, answer=ChatCompletion, streams=True))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter, Request, Response
 
+from .body_route import BodyRoute
 from .params import completion_params
 from .prompts import Tokens
 from .protocol_answers import GENERATION_ERRORS, Completion, documented
@@ -17,7 +18,7 @@ from .state import ServerState
 
 PATH = "/v1/completions"
 
-router = APIRouter(tags=["generate"])
+router = APIRouter(tags=["generate"], route_class=BodyRoute)
 
 
 @router.post(PATH, responses=documented(*GENERATION_ERRORS, answer=Completion, streams=True))

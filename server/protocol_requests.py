@@ -109,7 +109,7 @@ class GenerationRequest(BaseModel):
     repetition_penalty: float | None = Field(None, ge=1e-6, le=1e6, allow_inf_nan=False)
     ignore_eos: bool | None = None
     min_tokens: int | None = Field(None, ge=0, le=_INT32)
-    stop_token_ids: list[Annotated[int, Field(ge=0, le=_INT32)]] | None = None
+    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0, le=_INT32)]], Field(fail_fast=True)] | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     timeout: float | None = Field(
@@ -192,5 +192,5 @@ class DetokenizeRequest(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     model: str | None = None
-    tokens: list[Annotated[int, Field(ge=0, le=_INT32)]]
+    tokens: Annotated[list[Annotated[int, Field(ge=0, le=_INT32)]], Field(fail_fast=True)]
     skip_special_tokens: bool = False

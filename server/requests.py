@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fastapi import APIRouter, Request, Response
 
+from .body_route import BodyRoute
 from .calls import Call
 from .errors import as_api_error, json_response
 from .protocol_answers import GENERATION_ERRORS, ChatCompletion, Completion, documented
@@ -15,7 +16,7 @@ from .replies import Reply
 from .serving import LONG_TEXT, respond
 from .state import ServerState, state_of
 
-router = APIRouter(tags=["generate"])
+router = APIRouter(tags=["generate"], route_class=BodyRoute)
 _ANSWER = Completion | ChatCompletion
 
 

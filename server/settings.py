@@ -68,7 +68,7 @@ class ServeSettings:
     max_queue: int | None = 1024
     max_prompts: int = 1024
     max_sequences: int = 4096
-    max_body_bytes: int = 32 << 20
+    max_body_bytes: int = 4 << 20
     max_timeout_s: float | None = None
     drain_seconds: float = 30.0
     stall_seconds: float = 60.0

@@ -53,7 +53,7 @@ class Limits:
         max_timeout_s: longest `timeout`, and the one of requests that give none; None: no deadline.
     """
 
-    max_body_bytes: int = 32 << 20
+    max_body_bytes: int = 4 << 20
     max_prompts: int = 1024
     max_sequences: int = 4096
     max_timeout_s: float | None = None

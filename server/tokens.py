@@ -9,12 +9,13 @@ from fastapi import APIRouter, Request, Response
 
 from ..engine.sampling_params import check_token_ids
 from ..errors import InvalidRequest
+from .body_route import BodyRoute
 from .errors import json_response
 from .protocol_answers import Detokenized, ModelCard, ModelList, Tokenized, documented
 from .protocol_requests import DetokenizeRequest, TokenizeRequest
 from .state import ServerState, state_of
 
-router = APIRouter(tags=["model"])
+router = APIRouter(tags=["model"], route_class=BodyRoute)
 
 
 @router.post("/tokenize", responses=documented(400, 401, 404, 413, 500, 503, answer=Tokenized))

@@ -23,6 +23,7 @@ _WORDS = {
     "dict_type": "must be an object",
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
+    "field_too_long": "is too long: of a long body, only the prompt may be long",
 }
 # Words that take a limit out of the error's context.
 _LIMITS = {
@@ -37,7 +38,11 @@ _LIMITS = {
     "string_too_short": "must have at least {min_length} characters",
 }
 _OBJECTS = frozenset({"stream_options"})  # fields whose own fields are params; elsewhere the place is in the message
-_SHOWS_NO_VALUE = frozenset({"missing", "extra_forbidden", "too_long", "string_too_long", "string_unicode"})
+_SHOWS_NO_VALUE = frozenset(
+    {"missing", "extra_forbidden", "too_long", "string_too_long", "string_unicode", "field_too_long"}
+)
+MAX_NAME = 100  # characters of a param; an unknown field's name is the client's
+MAX_NAMED = 3  # further fields that are named
 
 
 def describe_invalid(errors: Sequence[Any]) -> tuple[str | None, str]:
@@ -58,16 +63,27 @@ def describe_invalid(errors: Sequence[Any]) -> tuple[str | None, str]:
     words = words or error["msg"]
     given = "" if kind in _SHOWS_NO_VALUE else f"={shown(error.get('input'))}"
     top = param.partition("[")[0].partition(".")[0]
-    return param if top in _OBJECTS else top, f"{param}{given}: {words}"
+    return param if top in _OBJECTS else top, f"{param}{given}: {words}{_further(errors)}"
+
+
+def _further(errors: Sequence[Any]) -> str:
+    """Other unknown fields, the first few."""
+    names = [name_of(each["loc"]) for each in errors[1 : 1 + MAX_NAMED] if each["type"] == "extra_forbidden"]
+    return f" (and {', '.join(filter(None, names))})" if names else ""
 
 
 def name_of(location: Sequence[int | str]) -> str | None:
-    """A place in a body as its param is written: `messages[0].content`; None for the body itself."""
+    """A place in a body as its param is written: `messages[0].content`; None for the body itself.
+
+    It is cut to MAX_NAME characters: what does not exist is named as its client did, and goes into the journal.
+    """
     parts = location[1:] if location and location[0] in ("body", "path", "query", "header") else location
     name = ""
     for part in parts:
         name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else part
-    return name or None
+    if len(name) > MAX_NAME:
+        name = name[: MAX_NAME - 1] + "…"
+    return name.encode(errors="backslashreplace").decode() or None
 
 
 def shown(value: object) -> str:
