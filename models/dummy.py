@@ -117,6 +117,7 @@ class ByteTokenizer:
 
     eos_token_ids = (EOS, END)
     special_ids = frozenset(range(256, 256 + len(SPECIALS)))
+    max_token_chars = 1
     is_fast = False
     has_chat_template = True
 

@@ -27,6 +27,10 @@ class AnyTokenizer(Protocol):
         """Ids that `decode` leaves out with skip_special_tokens."""
 
     @property
+    def max_token_chars(self) -> int:
+        """Characters of the longest token: a text of more than so many times n takes more than n tokens."""
+
+    @property
     def is_fast(self) -> bool:
         """Whether it runs outside Python."""
 
@@ -75,7 +79,9 @@ class Tokenizer:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True)
         except Exception as error:  # transformers raises nearly anything here
             raise ModelLoadError(f"{directory}: no tokenizer that transformers can read ({error})") from error
-        self.vocab_size: int = max(self._tokenizer.get_vocab().values(), default=-1) + 1
+        vocabulary = self._tokenizer.get_vocab()
+        self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
+        self.max_token_chars: int = max(map(len, vocabulary), default=1)
         added = self._tokenizer.added_tokens_decoder.items()  # decoding skips those too that have no role
         self.special_ids: frozenset[int] = frozenset(self._tokenizer.all_special_ids) | {
             i for i, t in added if t.special

@@ -17,7 +17,7 @@ from .replies import Reply
 from .request_ids import request_id_of
 from .shapes import Shape
 from .sse import DONE, EventStream, event
-from .state import ServerState, state_of
+from .state import ServerState, parts_of, state_of
 
 LONG_TEXT = 8192  # characters; more are tokenized in a thread, so that other requests go on meanwhile
 STALL_S = 0.1  # a send that takes so long was held up by its reader
@@ -60,21 +60,25 @@ async def serve(request: Request, make_job: Callable[[ServerState], Job]) -> Res
         ApiError, InvalidRequest: before anything was sent. It is in the journal.
     """
     state = state_of(request)
-    name = state.take_name(request_id_of(request.scope), request.url.path)
+    wanted, path = request_id_of(request.scope), request.url.path
     traceparent = traceparent_of(request)
+    name, count = "", 1
     leave: Callable[[], None] = nothing
     try:
         job = make_job(state)
         leave = state.admission.enter(job.count)
+        count = job.count
+        name = state.take_name(wanted, path, count)
+        state.check_fits(-(-job.size // count), job.renamed.get("prompt", "prompt"))
         prompts = await (asyncio.to_thread(job.encode) if job.size > LONG_TEXT else _at_once(job.encode))
         shape = job.shape(name, prompts)
     except BaseException as error:
-        state.names.discard(name)
+        state.drop_name(name, count)
         leave()
         if isinstance(error, InvalidRequest | ApiError):
-            refuse(state, name, error, traceparent)
+            refuse(state, name or state.free_name(wanted, path), error, traceparent)
         raise
-    names = [name] if len(prompts) == 1 else [f"{name}-{place}" for place in range(len(prompts))]
+    names = parts_of(name, count) or [name]
     turns = (
         state.engine.generate(prompt, job.params, request_id=each, traceparent=traceparent)
         for each, prompt in zip(names, prompts, strict=True)
@@ -82,7 +86,7 @@ async def serve(request: Request, make_job: Callable[[ServerState], Job]) -> Res
     replies = [Reply(state.engine, turn) for turn in turns]
 
     def release() -> None:
-        state.names.discard(name)
+        state.drop_name(name, count)
         leave()
 
     call = Call(state, replies, shape, state.limits.timeout_s(job.timeout), release)

@@ -12,7 +12,7 @@ from fastapi import Request
 
 from .. import __version__
 from ..engine.async_engine import AsyncEngine
-from ..errors import InvalidRequest, NotPaused, UnknownRequest
+from ..errors import InvalidRequest, NotPaused, PromptTooLong, UnknownRequest
 from ..models.tokenizer import AnyTokenizer
 from .errors import ApiError
 from .request_ids import new_id
@@ -21,6 +21,9 @@ from .token_text import TokenTexts
 if TYPE_CHECKING:
     from .replies import Reply
     from .shapes import Shape
+
+
+SHRINKS = 4  # times that a normalizer may shorten a text before it becomes tokens; Unicode's NFC at most thrice
 
 
 class Admission(Protocol):
@@ -125,16 +128,41 @@ class ServerState:
             404, f"model={model[:200]!r} is not served here; there is {known}", param="model", code="model_not_found"
         )
 
-    def take_name(self, wanted: str, path: str) -> str:
-        """An id for a request of the engine: the one wanted if no live request has it, else a new one for this path.
+    def free_name(self, wanted: str, path: str, count: int = 1) -> str:
+        """An id that no live request has: the one wanted if that can be, else a new one for this path.
 
-        It is taken until `names` lets go of it.
+        Args:
+            wanted: by the client.
+            path: of the endpoint.
+            count: requests of the engine that go by it; several have ids of their own, which must be free too.
         """
         name = wanted
-        while name in self.names or self.engine.has_request(name):
+        while any(each in self.names or self.engine.has_request(each) for each in (name, *parts_of(name, count))):
             name = new_id(path)
-        self.names.add(name)
         return name
+
+    def take_name(self, wanted: str, path: str, count: int) -> str:
+        """As `free_name`; it and those of its parts are taken until `drop_name`."""
+        name = self.free_name(wanted, path, count)
+        self.names.update((name, *parts_of(name, count)))
+        return name
+
+    def drop_name(self, name: str, count: int) -> None:
+        """Let go of a name that was taken for so many requests."""
+        self.names.difference_update((name, *parts_of(name, count)))
+
+    def check_fits(self, num_chars: int, field: str) -> None:
+        """Refuse a prompt of so many characters where no text of that length can fit; this takes no tokenizing.
+
+        Raises:
+            PromptTooLong: naming `field`.
+        """
+        longest = self.engine.started.max_model_len
+        most = longest * self.tokenizer.max_token_chars * SHRINKS
+        if num_chars > most:
+            raise PromptTooLong(
+                field, f"{field} has {num_chars} characters: at most {most} can fit, since max_model_len={longest}"
+            )
 
     def remember_paused(self, request_id: str, shape: Shape) -> None:
         """Keep how a request that pauses for its client is answered when it goes on."""
@@ -154,6 +182,11 @@ class ServerState:
         if request_id not in self._paused or not self.engine.has_request(request_id):
             raise UnknownRequest(f"no request {request_id[:200]!r} is paused here: it ended, expired or never was")
         return self._paused[request_id]
+
+
+def parts_of(name: str, count: int) -> list[str]:
+    """Ids of the requests that several prompts of one call become; one prompt's is the call's own."""
+    return [f"{name}-{place}" for place in range(count)] if count > 1 else []
 
 
 def state_of(request: Request) -> ServerState:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from nanolens.server import body_route
 from nanolens.server.body_route import LONG_BODY, LONG_FIELD, read_long
 from nanolens.server.protocol_requests import ChatCompletionRequest, CompletionRequest
+from nanolens.server.state import SHRINKS
 from nanolens.server.validation import MAX_NAME, describe_invalid
 from served import CHAT, COMPLETIONS, Served, answer_of, error_of, serving
 
@@ -114,3 +115,19 @@ def test_the_name_of_an_unknown_field_is_cut(served: Served) -> None:
     for padding in ({}, PADDING):
         error = error_of(served.post(COMPLETIONS, prompt="x", **padding, **{"z" * 5000: 1}))
         assert error["param"] == "z" * (MAX_NAME - 1) + "…" and len(error["message"]) < 300
+
+
+def test_a_prompt_that_can_not_fit_is_refused_without_tokenizing(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_encode(text: str, add_special_tokens: bool = True) -> list[int]:
+        raise AssertionError(len(text))
+
+    tokenizer = served.state.tokenizer
+    monkeypatch.setattr(tokenizer, "encode", no_encode)
+    monkeypatch.setattr(tokenizer, "apply_chat_template", no_encode)
+    text = "x" * (served.engine.started.max_model_len * SHRINKS + 1)
+    for path, body in ((COMPLETIONS, {"prompt": text}), (CHAT, {"messages": [{"role": "user", "content": text}]})):
+        error = error_of(served.post(path, **body))
+        assert error["code"] == "context_length_exceeded" and error["param"] == next(iter(body))
+    assert served.is_idle()

@@ -186,3 +186,25 @@ def test_the_servers_deadline_is_the_longest() -> None:
     limits = Limits(max_timeout_s=2.0)
     assert [limits.timeout_s(asked) for asked in (None, 1.0, 5.0)] == [2.0, 1.0, 2.0]
     assert Limits().timeout_s(None) is None
+
+
+def test_several_prompts_get_another_name_where_one_of_their_names_is_taken(slow: Served) -> None:
+    async def main() -> tuple[httpx.Response, httpx.Response]:
+        body: dict[str, Any] = {"model": "tiny", "prompt": [5], "max_tokens": 40}
+        other = asyncio.create_task(slow.client.post(COMPLETIONS, json=body, headers={"X-Request-Id": "m-1"}))
+        while not slow.engine.has_request("m-1"):
+            await asyncio.sleep(0.01)
+        several = body | {"prompt": [[1], [2], [3]], "max_tokens": 2}
+        mine = await slow.client.post(COMPLETIONS, json=several, headers={"X-Request-Id": "m"})
+        return mine, await other
+
+    mine, other = slow.run(main())
+    assert len(answer_of(mine)["choices"]) == 3 and answer_of(mine)["id"].startswith("cmpl-")
+    assert answer_of(other)["id"] == "m-1" and slow.is_idle()
+
+
+def test_names_of_several_prompts_are_taken_before_they_are_with_the_engine(slow: Served) -> None:
+    assert slow.state.take_name("m", COMPLETIONS, 3) == "m"
+    assert slow.state.free_name("m-2", COMPLETIONS) != "m-2" and slow.state.free_name("m-3", COMPLETIONS) == "m-3"
+    slow.state.drop_name("m", 3)
+    assert slow.state.free_name("m", COMPLETIONS, 3) == "m"
