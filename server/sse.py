@@ -31,7 +31,7 @@ class EventStream(Response):
     Args:
         events: encoded ones.
         close: called once, when the stream has ended, or the client is gone.
-        on_sent: told after each event how many seconds the client made it wait.
+        on_sent: told after each event, sent or not, how many seconds the client made it wait.
     """
 
     media_type = "text/event-stream"
@@ -68,6 +68,8 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for data in self._events:
             began = time.monotonic()
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-            self._on_sent(time.monotonic() - began)
+            try:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            finally:  # of a client that is let go, or leaves, too
+                self._on_sent(time.monotonic() - began)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextvars import ContextVar
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger("nanolens.server")
+_has_let_go: ContextVar[bool] = ContextVar("has_let_go", default=False)  # in the task of one connection
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a line of the web server's log tells more than that an answer which was given up is not whole."""
+    return not (_has_let_go.get() and str(record.msg).startswith("ASGI callable returned without"))
 
 
 class WriteLimit:
@@ -23,6 +30,7 @@ class WriteLimit:
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:
         self._app, self._seconds = app, seconds
+        logging.getLogger("uvicorn.error").addFilter(_is_news)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -45,5 +53,6 @@ class WriteLimit:
         except Exception:
             if not gave_up:
                 raise
+        _has_let_go.set(gave_up)  # of this request: the next one on the connection may share the task's context
         if gave_up:
             logger.warning("%s: a client has taken nothing for %g s and is let go", scope["path"], self._seconds)

@@ -181,3 +181,28 @@ def test_how_long_a_client_made_an_event_wait_is_told() -> None:
 
     asyncio.run(main())
     assert len(waits) == 1 and waits[0] >= 0.04
+
+
+def test_a_wait_that_ends_in_a_broken_connection_is_told_too() -> None:
+    waits: list[float] = []
+
+    async def main() -> None:
+        async def events() -> AsyncIterator[bytes]:
+            yield DONE
+
+        async def close() -> None:
+            waits.append(-1)
+
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(3600)
+            return {}
+
+        async def send(message: Any) -> None:
+            if message.get("body"):
+                await asyncio.sleep(0.05)
+                raise TimeoutError
+
+        await EventStream(events(), close, waits.append)({"type": "http"}, receive, send)
+
+    asyncio.run(main())
+    assert len(waits) == 2 and waits[0] >= 0.04 and waits[1] == -1

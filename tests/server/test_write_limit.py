@@ -83,5 +83,6 @@ def test_a_reader_that_never_reads_is_let_go_and_gives_its_place_back(tmp_path: 
             server.wait_until(lambda: server.snapshot()["totals"]["requests_arrived"] == 1, "arrived")
             assert server.post("/v1/completions", completion([1])).status == 429
             server.wait_until(lambda: server.post("/v1/completions", completion([1])).status == 200, "free")
-        assert "is let go" in server.said
+        assert "is let go" in server.said and "ERROR" not in server.said and "ASGI callable" not in server.said
+        server.wait_until(lambda: b"_stream_stalls_total 0.0" not in server.get("/metrics").body, "told")
         assert next(event.request for event in server.events() if isinstance(event, RequestFinished)) == "gone-1"
