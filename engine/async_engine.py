@@ -220,10 +220,13 @@ class AsyncEngine:
         """
         return await self._running().call(m.Ping(), float)
 
-    async def close(self, timeout: float = 30.0) -> None:
-        """Abort what is left, end the journal and the process; kill it after `timeout` seconds. May be called again."""
-        if self._client is not None:
-            await self._client.close(timeout)
+    async def close(self, timeout: float = 30.0) -> bool:
+        """Abort what is left, end the journal and the process; kill it after `timeout` seconds. May be called again.
+
+        Returns:
+            False where the process had to be killed.
+        """
+        return self._client is None or await self._client.close(timeout)
 
     async def _launch(self) -> None:
         if self._client is not None:

@@ -196,8 +196,8 @@ class CoreClient:
                 del self._by_name[stream.request_id]
             self._link.send(m.encode_command(0, m.Abandon(number)))
 
-    async def close(self, timeout: float) -> None:
-        """End the process in order, or kill it after `timeout` seconds. May be called again."""
+    async def close(self, timeout: float) -> bool:
+        """End the process in order, or kill it after `timeout` seconds: False then. May be called again."""
         self._check_loop()
         self._closing = True
         self._link.hang_up()
@@ -206,6 +206,8 @@ class CoreClient:
         except TimeoutError:
             logger.warning("the engine process %d was killed: it did not end within %g s", self._link.pid, timeout)
             await self._kill()
+            return False
+        return True
 
     async def _kill(self) -> None:
         self._closing = True

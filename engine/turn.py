@@ -98,6 +98,12 @@ class Turn:
         self._deltas.clear()
         self._abandon()
 
+    def give_up(self, why: str) -> None:
+        """End it here with an EngineDead, whatever the engine does, which aborts the request once it takes commands."""
+        if self._is_open:
+            self._leave(self.stream)
+            self.end(None, why)
+
     def push(self, delta: Delta) -> None:
         """Take the next piece. For the engine."""
         self._deltas.append(delta)

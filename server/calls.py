@@ -10,12 +10,14 @@ from typing import Any, TypeVar
 from starlette.types import Receive
 
 from ..engine.outputs import Delta, RequestOutput
-from ..errors import NanolensError, RequestFailed
+from ..errors import EngineDead, NanolensError, RequestFailed
+from .errors import ApiError
 from .replies import Reply
 from .shapes import Shape
 from .state import ServerState
 
 RETRY_S = 0.02
+GRACE_S = 1.0  # behind a deadline, for the engine to end the request and to give what there is of it
 
 T = TypeVar("T")
 _News = asyncio.Queue[tuple[int, list[Delta], Exception | None]]
@@ -56,6 +58,9 @@ class Call:
         self._timer: asyncio.TimerHandle | None = None
         if timeout_s is not None:
             self._timer = asyncio.get_running_loop().call_later(timeout_s, self._expire)
+        self._timeout_s = timeout_s
+        self._over: asyncio.Future[ApiError] = asyncio.get_running_loop().create_future()
+        state.calls.add(self)
         for reply in self.replies:
             state.replies[reply.request_id] = reply
 
@@ -64,17 +69,18 @@ class Call:
 
         Raises:
             InvalidRequest, UnknownRequest, NotPaused, EngineDead: of the first that it does not take.
+            ApiError: of `give_up`.
         """
-        await asyncio.gather(*(reply.start() for reply in self.replies))
+        await self._unless_over(asyncio.gather(*(reply.start() for reply in self.replies)))
 
     async def results(self) -> list[RequestOutput]:
         """Wait for the ends of all of them.
 
         Raises:
             RequestFailed: one of them ended in an error.
-            InvalidRequest, UnknownRequest, NotPaused, EngineDead: as `start`.
+            InvalidRequest, UnknownRequest, NotPaused, EngineDead, ApiError: as `start`.
         """
-        outputs = list(await asyncio.gather(*(reply.result() for reply in self.replies)))
+        outputs = await self._unless_over(asyncio.gather(*(reply.result() for reply in self.replies)))
         for output in outputs:
             if output.error is not None:
                 raise RequestFailed(output.error)
@@ -95,7 +101,17 @@ class Call:
 
         Raises:
             RequestFailed, EngineDead: as the first reply that does.
+            ApiError: of `give_up`.
         """
+        try:
+            async for piece in self._pieces():
+                yield piece
+        except EngineDead:
+            if self._over.done():
+                raise self._over.result() from None
+            raise
+
+    async def _pieces(self) -> AsyncIterator[tuple[int, Delta]]:
         if len(self.replies) == 1:
             async for deltas in self.replies[0].pieces():
                 for delta in deltas:
@@ -123,6 +139,14 @@ class Call:
             if reply.output is not None and not reply.output.finished:
                 self._state.remember_paused(reply.request_id, self.shape.for_resume(reply.request_id))
 
+    def give_up(self, error: ApiError) -> None:
+        """End what has not ended with an error, whatever the engine does."""
+        if not self._over.done():
+            self._over.set_result(error)
+            for reply in self.replies:
+                if reply.output is None:
+                    reply.give_up(str(error))
+
     async def close(self) -> None:
         """Abort what has not ended, and let go of places and names. What pauses for its client stays."""
         release, self._release = self._release, None
@@ -137,12 +161,30 @@ class Call:
                 task.cancel()
         finally:
             self.settle()
+            self._state.calls.discard(self)
             release()
 
     def _expire(self) -> None:
         self.timed_out = True
         for reply in self.replies:
             self._spawn(self._abort(reply))
+        self._timer = asyncio.get_running_loop().call_later(GRACE_S, self._expire_here)
+
+    def _expire_here(self) -> None:
+        """The deadline of an engine that does not answer."""
+        words = f"timeout: the request had {self._timeout_s:g} s, and the engine does not answer; see /health"
+        self.give_up(ApiError(504, words, code="timeout"))
+
+    async def _unless_over(self, work: asyncio.Future[T]) -> T:
+        """Wait for something, but no longer than until `give_up`."""
+        try:
+            await asyncio.wait((work, self._over), return_when=asyncio.FIRST_COMPLETED)
+            if self._over.done() and (not work.done() or work.exception() is not None):
+                raise self._over.result()
+            return work.result()
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
 
     async def _abort(self, reply: Reply) -> None:
         """End a request, which may be on its way to the engine only."""

@@ -20,7 +20,7 @@ _WORDS = {
     403: "Open to this machine alone.",
     404: "There is no such thing.",
     409: "Its state does not allow that.",
-    503: "The engine has stopped.",
+    503: "The engine has stopped, or does not answer.",
 }
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer, "description": words} for status, words in _WORDS.items()
@@ -59,7 +59,8 @@ async def snapshot(
     max_blocks: Annotated[int, Query(ge=0, le=1 << 20)] = MAX_BLOCKS,
 ) -> Response:
     """Every queue, sequence and block now, up to limits; `omitted` tells what they left out. No prompt, no token."""
-    keyframe = await operations_of(request).state.engine.snapshot()
+    ops = operations_of(request)
+    keyframe = await ops.ask(ops.state.engine.snapshot())
     limits = ViewLimits(max_sequences, max_blocks)
     return json_response(await asyncio.to_thread(snapshot_view, keyframe, limits))
 
@@ -68,7 +69,7 @@ async def snapshot(
 async def pause_engine(request: Request, body: PauseEngine | None = None) -> Response:
     """Plan no more steps. Clients wait; /health stays good."""
     ops = operations_of(request)
-    await ops.state.engine.pause_engine((body or PauseEngine()).cause)
+    await ops.ask(ops.state.engine.pause_engine((body or PauseEngine()).cause))
     return await _progress(ops)
 
 
@@ -76,7 +77,7 @@ async def pause_engine(request: Request, body: PauseEngine | None = None) -> Res
 async def resume_engine(request: Request) -> Response:
     """Plan steps again."""
     ops = operations_of(request)
-    await ops.state.engine.continue_engine()
+    await ops.ask(ops.state.engine.continue_engine())
     return await _progress(ops)
 
 
@@ -84,35 +85,38 @@ async def resume_engine(request: Request) -> Response:
 async def step_engine(request: Request, body: StepEngine | None = None) -> Response:
     """Do one step, or several, and pause again; the answer may come before they are done."""
     ops = operations_of(request)
-    await ops.state.engine.continue_engine((body or StepEngine()).steps)
+    await ops.ask(ops.state.engine.continue_engine((body or StepEngine()).steps))
     return await _progress(ops)
 
 
 @router.get("/breakpoints")
 async def list_breakpoints(request: Request) -> Response:
     """The breakpoints there are."""
-    found = await operations_of(request).state.engine.breakpoints()
+    ops = operations_of(request)
+    found = await ops.ask(ops.state.engine.breakpoints())
     return json_response({"breakpoints": [{"number": number, "text": text} for number, text in found.items()]})
 
 
 @router.post("/breakpoints", status_code=201)
 async def add_breakpoint(request: Request, body: Breakpoint) -> Response:
     """Pause the engine, or the sequence, at each event that meets a predicate."""
-    number = await operations_of(request).state.engine.add_breakpoint(body.predicate, body.action)
+    ops = operations_of(request)
+    number = await ops.ask(ops.state.engine.add_breakpoint(body.predicate, body.action))
     return json_response({"number": number}, 201)
 
 
 @router.delete("/breakpoints/{number}")
 async def remove_breakpoint(request: Request, number: int) -> Response:
     """Forget a breakpoint."""
-    if not await operations_of(request).state.engine.remove_breakpoint(number):
+    ops = operations_of(request)
+    if not await ops.ask(ops.state.engine.remove_breakpoint(number)):
         raise ApiError(404, f"there is no breakpoint {number}", param="number", code="not_found")
     return json_response({"removed": number})
 
 
 async def _progress(ops: Operations) -> Response:
     """Where the engine stands after a command."""
-    now = await ops.state.engine.progress()
+    now = await ops.ask(ops.state.engine.progress())
     ops.watch.look(now)
     return json_response(
         {"step": now.step, "engine_paused": now.engine_paused, "waiting": now.waiting, "running": now.running}

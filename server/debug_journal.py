@@ -36,7 +36,8 @@ class Note(BaseModel):
 @router.post("/mark")
 async def mark(request: Request, body: Note) -> Response:
     """Put a note into the journal."""
-    await operations_of(request).state.engine.mark(body.text, body.origin)
+    ops = operations_of(request)
+    await ops.ask(ops.state.engine.mark(body.text, body.origin))
     return json_response({"marked": True})
 
 

@@ -43,7 +43,7 @@ async def pause(request: Request, name: str, body: PauseSequence | None = None) 
     """Pause a sequence (by its number) or all of a request (by its id); the KV is kept."""
     ops = operations_of(request)
     request_id, index = await _find(ops, name)
-    changed = await ops.state.engine.pause(request_id, index, (body or PauseSequence()).reason)
+    changed = await ops.ask(ops.state.engine.pause(request_id, index, (body or PauseSequence()).reason))
     return json_response({"request": request_id, "paused": changed})
 
 
@@ -54,10 +54,10 @@ async def resume(request: Request, name: str, body: ResumeSequence | None = None
     request_id, index = await _find(ops, name)
     max_tokens, reply = (body or ResumeSequence()).max_tokens, ops.state.replies.get(request_id)
     if reply is not None:  # a client waits for what it gives
-        await reply.resume(max_tokens=max_tokens, index=index)
+        await ops.ask(reply.resume(max_tokens=max_tokens, index=index))
     else:
         turn = ops.state.engine.resume(request_id, max_tokens=max_tokens, index=index)
-        await turn.start()
+        await ops.ask(turn.start())
         ops.in_background(turn.result())  # a turn that nobody holds would abort its request
     return json_response({"request": request_id, "resumed": True})
 
@@ -67,7 +67,7 @@ async def abort(request: Request, name: str) -> Response:
     """End the request that a sequence belongs to, with all its sequences."""
     ops = operations_of(request)
     request_id, _ = await _find(ops, name)
-    if not await ops.state.engine.abort(request_id):
+    if not await ops.ask(ops.state.engine.abort(request_id)):
         raise _unknown(name)
     return json_response({"request": request_id, "aborted": True})
 
@@ -78,7 +78,7 @@ async def set_priority(request: Request, name: str, body: Priority) -> Response:
     ops = operations_of(request)
     priority = int(check_whole("priority", body.priority))
     request_id, _ = await _find(ops, name)
-    await ops.state.engine.set_priority(request_id, priority)
+    await ops.ask(ops.state.engine.set_priority(request_id, priority))
     return json_response({"request": request_id, "priority": priority})
 
 
@@ -92,7 +92,7 @@ async def _find(ops: Operations, name: str) -> tuple[str, int | None]:
         if not ops.state.engine.has_request(name):
             raise _unknown(name)
         return name, None
-    found = await ops.state.engine.locate(int(name)) if len(name) < MAX_DIGITS else None
+    found = await ops.ask(ops.state.engine.locate(int(name))) if len(name) < MAX_DIGITS else None
     if found is None:
         raise _unknown(name)
     return found

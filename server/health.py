@@ -45,13 +45,15 @@ class EngineWatch:
         clock: seconds.
 
     Attributes:
+        stall_s: seconds.
         progress: as last seen; None before the first look.
     """
 
     def __init__(
         self, engine: WatchedEngine, stall_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._engine, self._stall_s, self._clock = engine, stall_s, clock
+        self.stall_s = stall_s
+        self._engine, self._clock = engine, clock
         self._answered = self._moved = clock()
         self.progress: Progress | None = None
 
@@ -68,15 +70,19 @@ class EngineWatch:
         if before is None or before.step != now.step or not now.has_work or now.engine_paused:
             self._moved = self._answered
 
-    def trouble(self) -> str:
-        """What is wrong, in words; "" where nothing is."""
+    def silence(self) -> str:
+        """Why the engine would give no answer, in words; "" where it would."""
         if not self._engine.is_alive:
             return "the engine has stopped"
-        now = self._clock()
-        silent, still = now - self._answered, now - self._moved
-        if silent > self._stall_s:
-            return f"the engine has not answered for {silent:.1f} s"
-        if still > self._stall_s and self.progress is not None:
+        silent = self._clock() - self._answered
+        return f"the engine has not answered for {silent:.1f} s" if silent > self.stall_s else ""
+
+    def trouble(self) -> str:
+        """What is wrong, in words; "" where nothing is."""
+        if silence := self.silence():
+            return silence
+        still = self._clock() - self._moved
+        if still > self.stall_s and self.progress is not None:
             waiting, running = self.progress.waiting, self.progress.running
             return f"no step for {still:.1f} s, with {waiting} sequences waiting and {running} running"
         return ""

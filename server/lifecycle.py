@@ -13,20 +13,24 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-import uvicorn
-
 from .. import __version__
 from ..errors import InvalidConfig, NanolensError
+from ..telemetry.exporter_linger import ask_to_leave
 from .assembly import make_app, make_operations
+from .calls import RETRY_S
 from .engine_process import LOG_LEVEL, ServedEngine, start_logging
+from .errors import ApiError
+from .http_server import Http
 from .operations import Operations
 from .settings import ServeSettings
 from .startup import load_tokenizer_alone, say, urls
 
-FLUSH_S = 5.0  # for answers to reach their clients once every request has ended
-CLOSE_S = 30.0  # for the engine to end its journal
-KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that none is closed as a request comes
-BACKLOG = 2048
+ABORT_S = 2.0  # for the engine to end what runs once the drain is over; one that takes longer counts as hanging
+TELL_S = 1.0  # for clients to take the end of their answers; a connection that is stuck then is closed
+FLUSH_S = 5.0  # for answers that are being sent, once every request has ended
+EXPORTER_S = 3.0  # for the exporter to read the journal of an engine that is gone to its end
+CLOSE_S = 30.0  # for an engine that answers to end its journal
+CLOSE_HANGING_S = 2.0  # for one that does not, before it is killed
 
 logger = logging.getLogger("nanolens.server")
 
@@ -100,20 +104,13 @@ def bind(host: str, port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-class _Http(uvicorn.Server):
-    """uvicorn without its signal handlers: signals are the lifecycle's."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
-        yield
-
-
 class Server:
     """HTTP over an engine that is started.
 
     SIGTERM or SIGINT begins the drain: new requests get 503, those that run may finish within `drain_seconds`, then
-    they are aborted; when every client has its answer, or FLUSH_S later, HTTP ends. A second signal ends the wait.
+    they are aborted; what the engine does not end within ABORT_S ends in an error. Connections whose clients take
+    nothing are closed then, the others when their answers are sent, or after FLUSH_S. A second signal ends the wait.
+    An engine that does not answer is killed.
 
     Args:
         settings: where it listens, and how long it drains.
@@ -127,20 +124,12 @@ class Server:
         self._signals = 0
         self._hurry = asyncio.Event()  # a second signal came
         self._drain: asyncio.Task[None] | None = None
-        self._http = _Http(
-            uvicorn.Config(
-                app,  # type: ignore[arg-type]
-                log_level="warning", log_config=None, access_log=settings.access_log, server_header=False,
-                proxy_headers=False, lifespan="off", backlog=BACKLOG, timeout_graceful_shutdown=int(FLUSH_S),
-                timeout_keep_alive=KEEP_ALIVE_S,
-                ws="none",
-            )
-        )  # fmt: skip
+        self._http = Http(app, settings.access_log)
         if settings.access_log:
             logging.getLogger("uvicorn.access").setLevel(logging.INFO)
 
     async def serve(self, listener: socket.socket, on_ready: Callable[[], None]) -> bool:
-        """Serve until a signal has come and all is done; whether the engine lived until then."""
+        """Serve until a signal has come and all is done; whether the engine lived until then, and ended in order."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.on_signal, number)
@@ -157,10 +146,17 @@ class Server:
                 loop.remove_signal_handler(number)
             if self._drain is not None:
                 self._drain.cancel()
-        was_alive = self._engine.is_alive
-        await self._engine.close(CLOSE_S)
-        say("ended" if was_alive else "ended; the engine had died before")
-        return was_alive
+        if not self._engine.is_alive:
+            await self._engine.close()
+            await self._end_exporter()
+            say("ended; the engine had died before")
+            return False
+        if await self._engine.close(CLOSE_S if await self._answers() else CLOSE_HANGING_S):
+            say("ended")
+            return True
+        await self._end_exporter()
+        say("ended; the engine hung and was killed: what its journal had not written is lost")
+        return False
 
     def on_signal(self, number: int) -> None:
         """Begin the drain, or hurry it up."""
@@ -180,10 +176,17 @@ class Server:
         operations.stopping.set()
         if not await self._idle_within(self._settings.drain_seconds):
             say(f"{operations.admission.in_flight} requests are ended before they finished")
-            await self._abort_all()
             self._hurry.clear()
-            await self._idle_within(FLUSH_S)
+            await self._abort_all()
+            self._give_up()
+            await self._idle_within(TELL_S)
+        operations.state.hung_up.set()
         self._http.should_exit = True
+        await asyncio.sleep(TELL_S)
+        if stuck := self._http.cut_stuck():
+            say(f"{stuck} connections are closed: their clients take nothing")
+        await asyncio.sleep(FLUSH_S)
+        self._http.cut_all()
 
     async def _idle_within(self, seconds: float) -> bool:
         """Wait until no request is left, the time is up or someone hurries: whether none is left."""
@@ -197,11 +200,33 @@ class Server:
             hurry.cancel()
 
     async def _abort_all(self) -> None:
-        """End every live request: its stream ends with the reason "abort"."""
+        """Have the engine end every request that a client waits for: its answer ends with the reason "abort"."""
         with contextlib.suppress(NanolensError, TimeoutError):
-            live = await asyncio.wait_for(self._engine.snapshot(), FLUSH_S)
-            for request_id in dict.fromkeys(seq.request for seq in live.sequences):
-                await asyncio.wait_for(self._engine.abort(request_id), FLUSH_S)
+            async with asyncio.timeout(ABORT_S):
+                while open_ones := [each for each in self._operations.state.replies.values() if each.output is None]:
+                    await asyncio.gather(*(self._engine.abort(each.request_id) for each in open_ones))
+                    await asyncio.sleep(RETRY_S)
+
+    def _give_up(self) -> None:
+        """End in an error what the engine has not ended, and let go of clients that take nothing."""
+        error = ApiError(503, "the server stops, and the engine has not ended the request in time", code="stopping")
+        for call in list(self._operations.state.calls):
+            call.give_up(error)
+        self._http.cut_stuck()
+
+    async def _answers(self) -> bool:
+        """Whether the engine answers at all; it does between two steps."""
+        try:
+            await asyncio.wait_for(self._engine.progress(), ABORT_S)
+        except (NanolensError, TimeoutError):
+            return False
+        return True
+
+    async def _end_exporter(self) -> None:
+        """Let go of the exporter of an engine that is gone: a server that ends leaves no process behind."""
+        port, deadline = self._engine.metrics_port, time.monotonic() + EXPORTER_S
+        while port is not None and time.monotonic() < deadline and not await asyncio.to_thread(ask_to_leave, port):
+            await asyncio.sleep(RETRY_S)
 
     async def _watch(self) -> None:
         """Look after the engine until it is gone, and say so."""

@@ -8,12 +8,13 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import Request
 
 from ..errors import NanolensError
 from .admission import QueueAdmission
+from .errors import ApiError
 from .server_metrics import ServerMetrics
 from .state import ServerState
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from .health import EngineWatch
 
 MARK_EVERY_S = 1.0  # at most one note of back-pressure in the journal in this time
+
+T = TypeVar("T")
 
 logger = logging.getLogger("nanolens.server")
 
@@ -58,6 +61,17 @@ class Operations:
         task = asyncio.get_running_loop().create_task(do())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def ask(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for an answer of the engine, unless it is known to hang, for at most as long as it takes to see that.
+
+        Raises:
+            ApiError: 503, why there is no answer.
+        """
+        if silence := self.watch.silence():
+            work.close()
+            raise ApiError(503, f"{silence}; see /health", code="engine_silent")
+        return await self.state.ask(work, self.watch.stall_s)
 
     def on_stall(self, request_id: str, seconds: float, pieces: int) -> None:
         """A reader of a stream was slow: count it, and note it in the journal, at most once a second."""

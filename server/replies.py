@@ -17,6 +17,7 @@ from ..engine.turn import Turn
 from ..errors import NanolensError
 
 HELD = frozenset({"operator", "breakpoint"})  # pauses that are not the client's: its stream waits for the resume
+ABORT_S = 2.0  # for the engine to confirm an abort that nobody waits for
 LOOK_S = 0.25  # between two looks at whether a request that is held still lives: it may expire
 
 
@@ -41,6 +42,7 @@ class Reply:
         self._later: deque[Turn] = deque()  # of resumes while it is open
         self._news = asyncio.Event()  # a later turn, or an end that no turn tells
         self._end: RequestOutput | None = None
+        self._is_given_up = False
         self._told: dict[int, Delta] | None = {} if resumes else None
 
     @property
@@ -113,14 +115,21 @@ class Reply:
             raise
         self._news.set()
 
+    def give_up(self, why: str) -> None:
+        """End it here, for the engine does not: who waits for a turn gets an EngineDead."""
+        self._is_given_up = True
+        for turn in (self._turn, *self._later):
+            turn.give_up(why)
+        self._news.set()
+
     async def close(self) -> None:
         """Leave it: what has not come to its end is aborted. May be called again."""
         was_held = _is_held(self._turn.output) and self.output is None
         for turn in (self._turn, *self._later):
             await turn.aclose()
         if was_held:
-            with suppress(NanolensError):
-                await self._engine.abort(self.request_id)
+            with suppress(NanolensError, TimeoutError):
+                await asyncio.wait_for(self._engine.abort(self.request_id), ABORT_S)
 
     async def _held(self) -> bool:
         """Wait for the resume of what is held: whether there is one. Else `_end` is set."""
@@ -128,7 +137,7 @@ class Reply:
             if self._later:
                 self._turn = self._later.popleft()
                 return True
-            if not self._engine.has_request(self.request_id):
+            if self._is_given_up or not self._engine.has_request(self.request_id):
                 self._end = _aborted(self._turn.output)
                 return False
             self._news.clear()

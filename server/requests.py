@@ -50,7 +50,7 @@ async def finish_request(request_id: str, request: Request) -> Response:
     state = state_of(request)
     shape = state.paused(request_id)
     try:
-        output = await state.engine.finish(request_id)
+        output = await state.ask(state.engine.finish(request_id))
     except Exception as error:
         raise as_api_error(error) from error
     return json_response(shape.answer([output], timed_out=False))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fastapi import Request
 
@@ -19,8 +20,14 @@ from .request_ids import new_id
 from .token_text import TokenTexts
 
 if TYPE_CHECKING:
+    from .calls import Call
     from .replies import Reply
     from .shapes import Shape
+
+
+ANSWER_S = 60.0  # that the engine may take for an answer, which comes between two steps
+
+T = TypeVar("T")
 
 
 SHRINKS = 4  # times that a normalizer may shorten a text before it becomes tokens; Unicode's NFC at most thrice
@@ -91,7 +98,9 @@ class ServerState:
         started: seconds since 1970.
         system_fingerprint: of the model and its settings, in every answer.
         names: ids of the HTTP requests that are open.
+        calls: open ones, so that a server that ends can tell their clients.
         replies: open ones, by the engine's request id: whoever steers the engine resumes a request through its reply.
+        hung_up: set when nobody waits for the engine any more.
         on_stall: told of a stream whose reader held it up: request id, seconds, pieces that waited.
     """
 
@@ -104,7 +113,9 @@ class ServerState:
     on_stall: Callable[[str, float, int], None] = lambda request_id, seconds, pieces: None
     system_fingerprint: str = ""
     names: set[str] = field(default_factory=set)
+    calls: set[Call] = field(default_factory=set)
     replies: dict[str, Reply] = field(default_factory=dict)
+    hung_up: asyncio.Event = field(default_factory=asyncio.Event)
     _paused: dict[str, Shape] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -114,6 +125,23 @@ class ServerState:
             config = self.engine.config
             told = (__version__, config.model, config.dtype, config.device)
             self.system_fingerprint = f"fp_{blake2b(repr(told).encode(), digest_size=5).hexdigest()}"
+
+    async def ask(self, work: Coroutine[Any, Any, T], seconds: float = ANSWER_S) -> T:
+        """Wait for an answer of the engine, which may hang.
+
+        Raises:
+            ApiError: 503, it has not answered within so many seconds, or the server ends.
+        """
+        tasks = asyncio.ensure_future(work), asyncio.ensure_future(self.hung_up.wait())
+        try:
+            await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if tasks[0].done():
+                return tasks[0].result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        raise ApiError(503, f"the engine has not answered within {seconds:g} s; see /health", code="engine_silent")
 
     def check_model(self, model: str) -> str:
         """The name of the model that a request asks for.
