@@ -42,5 +42,6 @@ def make_app(settings: ServeSettings, operations: Operations, keys: Iterable[str
     app.state.operations = operations
     for part in (health, metrics_proxy, debug, debug_sequences, debug_journal):
         app.include_router(part.router)
-    guarded = WriteLimit(AuthMiddleware(app, ApiKeys(keys)), settings.write_timeout_s)
+    behind_keys = AuthMiddleware(app, ApiKeys(keys), settings.debug_needs_key)
+    guarded = WriteLimit(behind_keys, settings.write_timeout_s)
     return RequestIds(CountingMiddleware(guarded, operations.metrics))

@@ -16,8 +16,13 @@ from .errors import ApiError
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/version", "/openapi.json", "/docs", "/redoc", "/"})
 CONTROL_PREFIXES = ("/debug/", "/metrics")  # on loopback without a key, elsewhere only with one
-# A proxy on this machine speaks for others, and says so in one of these.
-_FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip", b"x-forwarded-host", b"via"})
+# A proxy on this machine speaks for others. Most say so, in one of these or in some x-forwarded-...; none has to.
+_FORWARDED = frozenset(
+    {
+        b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"x-original-forwarded-for",
+        b"cf-connecting-ip", b"cf-ray", b"cdn-loop", b"true-client-ip", b"fly-client-ip", b"x-envoy-external-address",
+    }
+)  # fmt: skip
 _LOCAL_NAMES = frozenset({"localhost", "localhost.localdomain"})
 
 
@@ -51,14 +56,16 @@ class AuthMiddleware:
     Control paths (`/debug/...`, `/metrics`) are free for this machine: a peer at a loopback address that no proxy
     speaks for and that names this machine as the host. The last point, and that a web page's origin is local too,
     keeps pages in a local browser from reaching them. Everyone else needs a key; without keys, nobody else gets in.
+    A proxy that adds no header and names this machine as the host can't be told from this machine.
 
     Args:
         app: the application.
         keys: of the server.
+        control_needs_key: control paths need a key from this machine too.
     """
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
-        self._app, self._keys = app, keys
+    def __init__(self, app: ASGIApp, keys: ApiKeys, control_needs_key: bool = False) -> None:
+        self._app, self._keys, self._control_needs_key = app, keys, control_needs_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -73,7 +80,7 @@ class AuthMiddleware:
         if path in OPEN_PATHS or path.startswith("/docs/"):
             return None
         is_control = path.startswith(CONTROL_PREFIXES)
-        if is_control and is_local(scope):
+        if is_control and not self._control_needs_key and is_local(scope):
             return None
         if not self._keys:
             if not is_control:
@@ -92,7 +99,7 @@ def is_local(scope: Scope) -> bool:
     if not client or not _is_loopback(client[0]):
         return False
     headers: list[tuple[bytes, bytes]] = scope["headers"]
-    if any(name in _FORWARDED for name, _ in headers):
+    if any(name in _FORWARDED or name.startswith(b"x-forwarded-") for name, _ in headers):
         return False
     hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
     origins = [value.decode("latin-1") for name, value in headers if name == b"origin"]

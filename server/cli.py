@@ -15,7 +15,7 @@ from .settings import OPTIONS, load_settings
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "where and for whom": ("host", "port", "served_model_name", "api_key", "api_key_file"),
+    "where and for whom": ("host", "port", "served_model_name", "api_key", "api_key_file", "debug_needs_key"),
     "limits of requests": (
         "max_queue", "max_prompts", "max_sequences", "max_body_bytes", "max_timeout_s", "write_timeout_s",
         "drain_seconds", "stall_seconds",

@@ -20,6 +20,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from ..errors import InvalidConfig
 
 ENV_PREFIX = "NANOLENS_"
+# Variables that are no option's: of the file with settings, the shared data, and the tests.
+OTHER_VARIABLES = frozenset(ENV_PREFIX + name for name in ("CONFIG", "SHARED", "HYPOTHESIS", "TEST_SERVER"))
 _SIZE = re.compile(r"(\d+)\s*(?:([KMGT])(?:i?B)?|B)?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -143,8 +145,16 @@ def from_environment(options: Iterable[Option], environment: Mapping[str, str]) 
     """What the environment sets. An empty variable sets nothing.
 
     Raises:
-        InvalidConfig: naming the variable.
+        InvalidConfig: naming the variable, which no option has or whose value is none of its option's.
     """
+    options = list(options)
+    known = OTHER_VARIABLES.union(option.variable for option in options)
+    for name in sorted(environment):
+        if name.startswith(ENV_PREFIX) and environment[name] and name not in known:
+            names = [each.removeprefix(ENV_PREFIX) for each in known]
+            close = difflib.get_close_matches(name.removeprefix(ENV_PREFIX).upper(), names, 1)
+            hint = f"did you mean {ENV_PREFIX}{close[0]}?" if close else "`nano-serve --help` lists them; unset it"
+            raise InvalidConfig(f"{name[:100]}: there is no such setting; {hint}")
     values = {}
     for option in options:
         text = environment.get(option.variable, "")

@@ -44,6 +44,8 @@ class ServeSettings:
         api_key: keys that let a client in, as `Authorization: Bearer KEY`. Other users of this machine can see flags:
             the environment or a file is a better place.
         api_key_file: a file with one key a line.
+        debug_needs_key: /debug and /metrics need a key from this machine too. Turn it on behind a proxy, which may
+            not say that it speaks for others.
         max_queue: requests that may wait beyond those that run (max_num_seqs) before new ones get 429; none: any
             number.
         max_prompts: prompts of one completion request.
@@ -65,6 +67,7 @@ class ServeSettings:
     served_model_name: tuple[str, ...] = ()
     api_key: tuple[str, ...] = field(default=(), repr=False)
     api_key_file: str | None = None
+    debug_needs_key: bool = False
     max_queue: int | None = 1024
     max_prompts: int = 1024
     max_sequences: int = 4096
@@ -109,9 +112,12 @@ class ServeSettings:
         """All API keys, those of the file too.
 
         Raises:
-            InvalidConfig: the file can't be read, holds no key or one that is too short.
+            InvalidConfig: the file can't be read, holds no key or one that is too short; a key is needed, and there
+                is none.
         """
         if self.api_key_file is None:
+            if self.debug_needs_key and not self.api_key:
+                raise InvalidConfig("debug_needs_key: there is no key, so that nobody could get in; give api_key_file")
             return self.api_key
         try:
             lines = Path(self.api_key_file).read_text(encoding="utf-8").splitlines()
@@ -130,6 +136,15 @@ def _check_key(key: str, name: str) -> None:
     """Refuse a key that no header carries or that can be guessed; it is not shown."""
     if len(key) < MIN_KEY or not key.isascii() or not key.isprintable() or " " in key:
         raise InvalidConfig(f"{name}: a key has at least {MIN_KEY} characters, all of printable ASCII without spaces")
+
+
+def _check_place(swap_path: str) -> None:
+    """Refuse a swap file where none can be made, before a model is loaded; the engine itself checks all the rest."""
+    directory = Path(swap_path).absolute().parent
+    if not directory.is_dir():
+        raise InvalidConfig(f"swap_path={swap_path!r}: there is no directory {str(directory)!r}; make it first")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise InvalidConfig(f"swap_path={swap_path!r}: no file can be made in {str(directory)!r}; give another place")
 
 
 ENGINE_OPTIONS = options_of(EngineConfig, SIZES)
@@ -161,6 +176,8 @@ def load_settings(
     settings = ServeSettings(
         engine=engine, **{name: value for name, value in values.items() if name not in of_engine}
     )
+    if engine.swap_path is not None:
+        _check_place(engine.swap_path)
     if settings.metrics and engine.recording and engine.metrics_port is None:
         settings = dataclasses.replace(settings, engine=dataclasses.replace(engine, metrics_port=0))
     return settings

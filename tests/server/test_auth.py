@@ -24,7 +24,9 @@ def scope(path: str = PUBLIC, client: str | None = LOCAL, **headers: str) -> dic
     return {"type": "http", "path": path, "client": client and (client, 1234), "headers": raw, "method": "GET"}
 
 
-def call(scope: dict[str, Any], *keys: str) -> tuple[int, dict[str, Any], dict[str, str]]:
+def call(
+    scope: dict[str, Any], *keys: str, control_needs_key: bool = False
+) -> tuple[int, dict[str, Any], dict[str, str]]:
     """Status, body and headers of an application behind keys; it answers with 200 itself."""
     sent: list[dict[str, Any]] = []
 
@@ -38,7 +40,7 @@ def call(scope: dict[str, Any], *keys: str) -> tuple[int, dict[str, Any], dict[s
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(AuthMiddleware(app, ApiKeys(keys))(scope, receive, send))
+    asyncio.run(AuthMiddleware(app, ApiKeys(keys), control_needs_key)(scope, receive, send))
     headers = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
     return sent[0]["status"], json.loads(sent[1]["body"]), headers
 
@@ -107,6 +109,13 @@ def test_control_is_free_for_this_machine(path: str, keys: tuple[str, ...]) -> N
     assert call(scope(path, LOCAL), *keys)[0] == 200
 
 
+@pytest.mark.parametrize("path", [CONTROL, "/metrics"])
+def test_control_can_need_a_key_from_this_machine_too(path: str) -> None:
+    assert call(scope(path, LOCAL), KEY, control_needs_key=True)[0] == 401
+    assert call(scope(path, LOCAL, authorization=f"Bearer {KEY}"), KEY, control_needs_key=True)[0] == 200
+    assert call(scope("/health", LOCAL), KEY, control_needs_key=True)[0] == 200
+
+
 def test_control_from_elsewhere_needs_a_key() -> None:
     assert call(scope(CONTROL, REMOTE), KEY)[0] == 401
     assert call(scope(CONTROL, REMOTE, authorization=f"Bearer {KEY}"), KEY)[0] == 200
@@ -131,6 +140,9 @@ def test_control_from_elsewhere_is_forbidden_where_there_is_no_key() -> None:
         (LOCAL, {"origin": "null"}, False),
         (LOCAL, {"x_forwarded_for": "203.0.113.9"}, False),  # a proxy here, for someone else
         (LOCAL, {"forwarded": "for=203.0.113.9"}, False),
+        (LOCAL, {"x_forwarded_proto": "https"}, False),
+        (LOCAL, {"cf_connecting_ip": "203.0.113.9"}, False),
+        (LOCAL, {"true_client_ip": "203.0.113.9"}, False),
         ("::ffff:192.0.2.7", {}, False),
         (REMOTE, {}, False),
         (None, {}, False),

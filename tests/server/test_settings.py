@@ -141,3 +141,30 @@ def test_metrics_take_an_exporter_unless_turned_off_or_nothing_is_recorded() -> 
 )
 def test_whether_other_machines_can_reach_it_follows_from_the_address(host: str, is_open: bool) -> None:
     assert ServeSettings(host=host).is_open_to_others is is_open
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("NANOLENS_NUM_BLOKCS", "did you mean NANOLENS_NUM_BLOCKS"), ("NANOLENS_QQQQ", "--help")]
+)
+def test_a_variable_that_no_setting_has_is_refused(name: str, hint: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"{name}: there is no such setting") as caught:
+        load(**{name: "1"})
+    assert hint in str(caught.value)
+
+
+def test_variables_of_other_parts_and_of_others_are_left_alone() -> None:
+    others = {"NANOLENS_SHARED": "x", "NANOLENS_HYPOTHESIS": "ci", "NANOLENS_TEST_SERVER": "y", "NANO": "z"}
+    assert load(**others) == load()
+
+
+def test_a_swap_file_in_a_directory_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
+    wanted = {"swap_path": str(tmp_path / "absent" / "swap"), "disk_blocks": 4}
+    with pytest.raises(InvalidConfig, match=r"swap_path=.*absent/swap.*there is no directory"):
+        load(wanted)
+    assert load(wanted | {"swap_path": str(tmp_path / "swap")}).engine.disk_blocks == 4
+
+
+def test_debug_that_needs_a_key_needs_that_there_is_one() -> None:
+    with pytest.raises(InvalidConfig, match="debug_needs_key"):
+        load({"debug_needs_key": True}).keys()
+    assert load({"debug_needs_key": True, "api_key": (KEY,)}).keys() == (KEY,)
