@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..engine.controls import MAX_STEPS
+from ..engine.progress import Progress
 from .errors import ApiError, json_response
 from .operations import Operations, operations_of
 from .protocol_answers import ErrorAnswer
@@ -25,6 +27,8 @@ _WORDS = {
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer, "description": words} for status, words in _WORDS.items()
 }
+STEPS_S = 30.0  # that an answer waits for steps to be done
+LOOK_S = 0.01  # between two looks at whether they are
 STRICT = ConfigDict(extra="forbid", strict=True)
 
 router = APIRouter(prefix="/debug", tags=["debug"], responses=ERRORS)
@@ -83,10 +87,19 @@ async def resume_engine(request: Request) -> Response:
 
 @router.post("/engine/step")
 async def step_engine(request: Request, body: StepEngine | None = None) -> Response:
-    """Do one step, or several, and pause again; the answer may come before they are done."""
-    ops = operations_of(request)
-    await ops.ask(ops.state.engine.continue_engine((body or StepEngine()).steps))
-    return await _progress(ops)
+    """Do one step, or several, and pause again. Answered when they are done, or can't be.
+
+    `done` is false where the work ended before, which leaves the rest to the next work, and after half a minute.
+    """
+    ops, steps = operations_of(request), (body or StepEngine()).steps
+    last = (await ops.ask(ops.state.engine.progress())).step + steps
+    await ops.ask(ops.state.engine.continue_engine(steps))
+    deadline = time.monotonic() + STEPS_S
+    while True:
+        now = await ops.ask(ops.state.engine.progress())
+        if now.engine_paused or not now.has_work or time.monotonic() > deadline:
+            return _told(ops, now, done=now.step >= last)
+        await asyncio.sleep(LOOK_S)
 
 
 @router.get("/breakpoints")
@@ -116,8 +129,10 @@ async def remove_breakpoint(request: Request, number: int) -> Response:
 
 async def _progress(ops: Operations) -> Response:
     """Where the engine stands after a command."""
-    now = await ops.ask(ops.state.engine.progress())
+    return _told(ops, await ops.ask(ops.state.engine.progress()))
+
+
+def _told(ops: Operations, now: Progress, **more: bool) -> Response:
     ops.watch.look(now)
-    return json_response(
-        {"step": now.step, "engine_paused": now.engine_paused, "waiting": now.waiting, "running": now.running}
-    )
+    at = {"step": now.step, "engine_paused": now.engine_paused, "waiting": now.waiting, "running": now.running}
+    return json_response(at | more)

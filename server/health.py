@@ -91,6 +91,7 @@ class EngineWatch:
 _ANSWERS: dict[int | str, dict[str, Any]] = {503: {"description": "No; `reason` says why not."}}
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health", responses=_ANSWERS)
 async def health(request: Request) -> Response:
     """Liveness: whether restarting would help. 503 when the engine is gone, hangs, or lets work wait without a step."""
@@ -106,6 +107,7 @@ async def health(request: Request) -> Response:
     return json_response(answer, 503 if trouble else 200)
 
 
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready", responses=_ANSWERS)
 async def ready(request: Request) -> Response:
     """Readiness: whether to send requests here. 503 also while the server stops."""

@@ -63,10 +63,15 @@ def test_steps_are_done_one_by_one_while_the_engine_is_paused(tiny_server: Serve
     with paused(tiny_server), streaming(tiny_server, "step-1", max_tokens=6):
         before = tiny_server.snapshot()["step"]
         for count, done in ((1, 1), (3, 4)):
-            assert tiny_server.post("/debug/engine/step", {"steps": count}).status == 200
-            tiny_server.wait_until(lambda done=done: tiny_server.snapshot()["step"] == before + done, "stepped")
-            assert tiny_server.snapshot()["engine_paused"]
+            answer = tiny_server.post("/debug/engine/step", {"steps": count}).json
+            assert (answer["step"], answer["done"]) == (before + done, True) and answer["engine_paused"]
+            assert tiny_server.snapshot()["step"] == before + done
         assert only(tiny_server, "step-1")["num_output_tokens"] == 4
+
+
+def test_steps_that_there_is_no_work_for_are_not_done(tiny_server: Server) -> None:
+    with paused(tiny_server):
+        assert tiny_server.post("/debug/engine/step", {"steps": 3}).json["done"] is False
 
 
 def test_a_body_is_not_needed(tiny_server: Server) -> None:

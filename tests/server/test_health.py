@@ -131,3 +131,9 @@ def test_an_engine_process_that_is_stopped_fails_health_until_it_goes_on(tmp_pat
         finally:
             os.kill(pid, signal.SIGCONT)
         server.wait_until(lambda: server.get("/health").status == 200, "well again")
+
+
+def test_health_can_be_asked_for_by_its_head_alone(tiny_server: Server) -> None:
+    for path in ("/health", "/ready"):
+        answer = tiny_server.request("HEAD", path)
+        assert (answer.status, answer.body) == (200, b"")
