@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,11 +14,14 @@ import pytest
 import uvicorn
 
 from fake_core import FakeAsyncEngine
+from nanolens.engine import commands
 from nanolens.engine.async_engine import AsyncEngine
+from nanolens.engine.messages import Abandon, decode_command, encode_command
 from nanolens.models.dummy import ByteTokenizer
 from nanolens.server.app import create_app
 from nanolens.server.state import ServerState
-from nanolens.telemetry.events import Keyframe
+from nanolens.telemetry.events import Keyframe, Mark, RequestFinished, StepPlanned
+from nanolens.telemetry.reader import JournalReader
 
 LONG = {"model": "fake", "max_tokens": 200, "n": 2, "ignore_eos": True}
 
@@ -49,6 +53,7 @@ class _nothing:
 
 async def leave_after_two_chunks(url: str, body: dict[str, Any]) -> None:
     async with httpx.AsyncClient() as client, client.stream("POST", f"{url}/v1/completions", json=body) as response:
+        assert response.status_code == 200, await response.aread()
         lines = response.aiter_lines()
         for _ in range(4):
             await anext(lines)
@@ -89,6 +94,36 @@ def test_a_client_that_leaves_aborts_all_its_requests_within_two_steps(
             assert len(now.free_blocks) == now.started.num_blocks and not now.waiting and not state.replies
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_steps_of_a_real_model_after_the_server_saw_the_close_are_two_at_most(tmp_path: Path, attempt: int) -> None:
+    async def main() -> int:
+        options = {"num_blocks": 1200, "block_size": 4, "device": "cpu", "journal": str(tmp_path)}
+        async with AsyncEngine("dummy:llama-tiny", **options) as engine, listening(engine) as (state, url):
+            mark_aborts(engine)
+            await leave_after_two_chunks(url, LONG | {"prompt": [1, 2, 3], "max_tokens": 2000, "stream": True})
+            await settle(state)
+        events = [event for frame in JournalReader(tmp_path).frames() for event in frame.events]
+        sent = next(place for place, event in enumerate(events) if isinstance(event, Mark))
+        ended = next(place for place, event in enumerate(events) if isinstance(event, RequestFinished))
+        assert events[ended].finish_reason == "abort" and sum(isinstance(each, StepPlanned) for each in events[:sent])
+        return sum(isinstance(event, StepPlanned) for event in events[sent:])  # of the only request, until its end
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) <= 2
+
+
+def mark_aborts(engine: AsyncEngine) -> None:
+    """Have the journal hold a mark in front of each abort of a request that was left, sent in the same breath."""
+    link = engine._running()._link
+    send = link.send
+
+    def send_both(data: bytes) -> None:
+        if isinstance(decode_command(data)[1], Abandon):
+            send(encode_command(0, commands.Mark("the server has seen the close", "test")))
+        send(data)
+
+    link.send = send_both  # type: ignore[method-assign]
 
 
 def test_a_client_that_leaves_what_an_operator_holds_aborts_it() -> None:
