@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 
 from .. import __version__
+from ..errors import PromptTooLong
 from . import chat, completions, errors, requests, tokens
 from .body_limit import BodyLimit
 from .protocol_requests import ChatCompletionRequest, CompletionRequest
@@ -57,7 +58,9 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestValidationError):
         return errors.as_api_error(error).response()
     param, message = describe_invalid(error.errors())
-    found = errors.ApiError(400, message, param=param, code="invalid_value")
+    cause = next((each.get("ctx", {}).get("error") for each in error.errors()[:1]), None)
+    code = "context_length_exceeded" if isinstance(cause, PromptTooLong) else "invalid_value"
+    found = errors.ApiError(400, message, param=param, code=code)
     if request.url.path in _GENERATING and request.method == "POST":
         refuse(state_of(request), request_id_of(request.scope), found, traceparent_of(request))
     return found.response()

@@ -14,9 +14,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
+from ..errors import InvalidRequest, PromptTooLong
+from .state import state_of
+
 LONG_BODY = 16 << 10  # bytes; a shorter one takes the event loop a few milliseconds, whatever is in it
 LONG_FIELD = 64 << 10  # bytes of JSON that a field may have if it is none of those that hold a prompt
 MAX_ERRORS = 4  # unknown fields that are told of
+MANY = 1 << 62
+LISTS = frozenset({"prompt", "append"})  # whose lists of token ids have to fit the model's context
 PROMPTS = frozenset({"prompt", "messages", "append", "tokens"})
 
 _threads = ThreadPoolExecutor(2, "nanolens-body")  # bounded: their work holds the interpreter's lock by turns
@@ -38,7 +43,9 @@ class BodyRoute(APIRoute):
             body = await request.body()
             if len(body) <= LONG_BODY or not _is_json(request.headers.get("content-type", "")):
                 return await handle(request)
-            work = asyncio.get_running_loop().run_in_executor(_threads, read_long, model, body)
+            state = state_of(request)
+            most = state.engine.started.max_model_len, state.limits.max_prompts
+            work = asyncio.get_running_loop().run_in_executor(_threads, read_long, model, body, *most)
             return await handle(_ReadRequest(request, await work))
 
         return read_and_handle
@@ -60,8 +67,14 @@ class _ReadRequest(Request):
         return self._value
 
 
-def read_long(model: type[BaseModel], body: bytes) -> BaseModel:
+def read_long(model: type[BaseModel], body: bytes, max_tokens: int = MANY, max_prompts: int = MANY) -> BaseModel:
     """What a body of any size says. Fields that can't be meant are refused before they are made into objects.
+
+    Args:
+        model: of the body.
+        body: JSON.
+        max_tokens: token ids that one prompt can have.
+        max_prompts: prompts that there can be.
 
     Raises:
         RequestValidationError: it is no JSON, or not of this form.
@@ -80,18 +93,37 @@ def read_long(model: type[BaseModel], body: bytes) -> BaseModel:
         if name not in PROMPTS and len(bytes(part)) > LONG_FIELD:
             raise _invalid("field_too_long", (name,))
     try:
-        return model.model_validate({name: json.loads(bytes(part)) for name, part in parts.items()})
+        for name in LISTS & parts.keys():
+            part = bytes(parts[name])
+            if part.startswith(b"[") and b'"' not in part and part.count(b"[") == 1:
+                _check_tokens(name, part.count(b",") + 1, max_tokens)
+        values = {name: json.loads(bytes(part)) for name, part in parts.items()}
+        for name in LISTS & parts.keys():
+            value = values[name]
+            if isinstance(value, list) and value and isinstance(value[0], str | list) and len(value) > max_prompts:
+                raise InvalidRequest(name, f"{name}: {len(value)} prompts; must be at most {max_prompts}")
+            for each in value if isinstance(value, list) else ():
+                if isinstance(each, list):
+                    _check_tokens(name, len(each), max_tokens)
+        return model.model_validate(values)
+    except InvalidRequest as error:
+        raise _invalid("value_error", (error.field,), error) from None
     except ValidationError as error:
         raise RequestValidationError(error.errors(include_url=False)) from None
     except (ValueError, RecursionError) as error:
         raise _invalid("json_invalid", (), str(error)[:200]) from None
 
 
-def _invalid(kind: str, place: tuple[str, ...], cause: str = "") -> RequestValidationError:
+def _check_tokens(name: str, count: int, most: int) -> None:
+    if count > most:
+        raise PromptTooLong(name, f"{name} has {count} tokens: more than max_model_len={most} holds")
+
+
+def _invalid(kind: str, place: tuple[str, ...], cause: str | InvalidRequest = "") -> RequestValidationError:
     return RequestValidationError([_error(kind, place, cause)])
 
 
-def _error(kind: str, place: tuple[str, ...], cause: str = "") -> dict[str, Any]:
+def _error(kind: str, place: tuple[str, ...], cause: str | InvalidRequest = "") -> dict[str, Any]:
     """An error as pydantic lists it."""
     return {"type": kind, "loc": ("body", *place), "msg": kind, "input": None, "ctx": {"error": cause}}
 

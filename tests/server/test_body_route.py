@@ -39,9 +39,9 @@ def test_a_long_body_is_read_in_another_thread_and_a_short_one_is_not(
 ) -> None:
     threads: list[threading.Thread] = []
 
-    def read(model: type[BaseModel], body: bytes) -> BaseModel:
+    def read(model: type[BaseModel], body: bytes, *most: int) -> BaseModel:
         threads.append(threading.current_thread())
-        return read_long(model, body)
+        return read_long(model, body, *most)
 
     monkeypatch.setattr(body_route, "read_long", read)
     served.complete("a", max_tokens=1)
@@ -130,4 +130,25 @@ def test_a_prompt_that_can_not_fit_is_refused_without_tokenizing(
     for path, body in ((COMPLETIONS, {"prompt": text}), (CHAT, {"messages": [{"role": "user", "content": text}]})):
         error = error_of(served.post(path, **body))
         assert error["code"] == "context_length_exceeded" and error["param"] == next(iter(body))
+    assert served.is_idle()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "code"),
+    [
+        ([1] * 20_000, "context_length_exceeded"),
+        ([[2], [1] * 20_000], "context_length_exceeded"),
+        ([[1]] * 20_000, "invalid_value"),
+        (["x"] * 20_000, "invalid_value"),
+    ],
+)
+def test_more_tokens_or_prompts_than_can_be_are_refused_before_each_is_looked_at(
+    served: Served, monkeypatch: pytest.MonkeyPatch, prompt: list[Any], code: str
+) -> None:
+    def no_validate(values: dict[str, Any]) -> BaseModel:
+        raise AssertionError(len(values))
+
+    monkeypatch.setattr(CompletionRequest, "model_validate", no_validate)
+    error = error_of(served.post(COMPLETIONS, prompt=prompt))
+    assert (error["param"], error["code"]) == ("prompt", code) and "20000" in error["message"]
     assert served.is_idle()
