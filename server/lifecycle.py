@@ -177,9 +177,9 @@ class Server:
         if not await self._idle_within(self._settings.drain_seconds):
             say(f"{operations.admission.in_flight} requests are ended before they finished")
             self._hurry.clear()
-            await self._abort_all()
-            self._give_up()
-            await self._idle_within(TELL_S)
+            if not (await self._abort_all() and await self._idle_within(TELL_S)):
+                self._give_up()
+                await self._idle_within(TELL_S)
         operations.state.hung_up.set()
         self._http.should_exit = True
         await asyncio.sleep(TELL_S)
@@ -199,13 +199,17 @@ class Server:
             idle.cancel()
             hurry.cancel()
 
-    async def _abort_all(self) -> None:
-        """Have the engine end every request that a client waits for: its answer ends with the reason "abort"."""
-        with contextlib.suppress(NanolensError, TimeoutError):
+    async def _abort_all(self) -> bool:
+        """Have the engine end every request that a client waits for, with the reason "abort": whether it has."""
+        replies = self._operations.state.replies
+        try:
             async with asyncio.timeout(ABORT_S):
-                while open_ones := [each for each in self._operations.state.replies.values() if each.output is None]:
-                    await asyncio.gather(*(self._engine.abort(each.request_id) for each in open_ones))
+                await asyncio.gather(*map(self._engine.abort, list(replies)))  # takes those on their way along
+                while any(map(self._engine.has_request, replies)):
                     await asyncio.sleep(RETRY_S)
+        except (NanolensError, TimeoutError):
+            return False
+        return True
 
     def _give_up(self) -> None:
         """End in an error what the engine has not ended, and let go of clients that take nothing."""
