@@ -95,13 +95,15 @@ def read_long(model: type[BaseModel], body: bytes, max_tokens: int = MANY, max_p
     try:
         for name in LISTS & parts.keys():
             part = bytes(parts[name])
-            if part.startswith(b"[") and b'"' not in part and part.count(b"[") == 1:
-                _check_tokens(name, part.count(b",") + 1, max_tokens)
+            if part.startswith(b"[") and b'"' not in part:
+                lists = part.count(b"[") - 1
+                _check_prompts(name, lists, max_prompts)
+                _check_tokens(name, 0 if lists else part.count(b",") + 1, max_tokens)
         values = {name: json.loads(bytes(part)) for name, part in parts.items()}
         for name in LISTS & parts.keys():
             value = values[name]
-            if isinstance(value, list) and value and isinstance(value[0], str | list) and len(value) > max_prompts:
-                raise InvalidRequest(name, f"{name}: {len(value)} prompts; must be at most {max_prompts}")
+            if isinstance(value, list) and value and isinstance(value[0], str | list):
+                _check_prompts(name, len(value), max_prompts)
             for each in value if isinstance(value, list) else ():
                 if isinstance(each, list):
                     _check_tokens(name, len(each), max_tokens)
@@ -112,6 +114,11 @@ def read_long(model: type[BaseModel], body: bytes, max_tokens: int = MANY, max_p
         raise RequestValidationError(error.errors(include_url=False)) from None
     except (ValueError, RecursionError) as error:
         raise _invalid("json_invalid", (), str(error)[:200]) from None
+
+
+def _check_prompts(name: str, count: int, most: int) -> None:
+    if count > most:
+        raise InvalidRequest(name, f"{name}: {count} prompts; must be at most {most}")
 
 
 def _check_tokens(name: str, count: int, most: int) -> None:
