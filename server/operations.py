@@ -68,7 +68,7 @@ class Operations:
         Raises:
             ApiError: 503, why there is no answer.
         """
-        if silence := self.watch.silence():
+        if self.state.engine.is_alive and (silence := self.watch.silence()):  # one that has ended says how
             work.close()
             raise ApiError(503, f"{silence}; see /health", code="engine_silent")
         return await self.state.ask(work, self.watch.stall_s)
