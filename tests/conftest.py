@@ -9,6 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -27,6 +28,24 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 REPO = Path(__file__).resolve().parents[1]
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
+
+# Files whose tests start processes, servers or compilers, or build many engines: `make check` leaves them out.
+SLOW_FILES = (
+    "benchmarks/", "grafana/", "server/", "cases/*_over_http.py", "cases/test_w34_scrape*", "engine/test_async_engine*",
+    "engine/test_exporting.py", "engine/test_smollm2.py", "engine/test_interrupts.py", "engine/test_loop_threads.py",
+    "engine/test_engine_properties.py", "engine/test_pause_properties*", "kernels/test_*compile*",
+    "kernels/test_triton_*", "kernels/test_prefill_attention*", "telemetry/test_exporter*", "telemetry/test_*kill*",
+    "telemetry/test_state_of_pauses_and_swaps.py", "telemetry/test_spans_hold.py", "inspector/test_export_cli.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of these files as slow."""
+    tests = REPO / "tests"
+    for item in items:
+        path = item.path.relative_to(tests).as_posix() if item.path.is_relative_to(tests) else ""
+        if any(path.startswith(name) or fnmatch(path, name) for name in SLOW_FILES):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
