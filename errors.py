@@ -95,6 +95,10 @@ class AuditError(NanolensError):
     """A fact in the engine or a journal contradicts another one: the first violation, in words."""
 
 
+class InspectError(NanolensError):
+    """A tool that looks at an engine can't show or do something: no connection, refused, nothing there yet."""
+
+
 class RequestFailed(NanolensError):
     """A request that ended in ERROR; the message names the cause."""
 

@@ -1,0 +1,1 @@
+"""Where nano-inspect looks: journals on disk, servers over HTTP, a demonstration. Knows no terminal."""

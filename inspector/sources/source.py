@@ -1,0 +1,68 @@
+"""What the screens ask of a source: views, stories, moments, and control where it has any. Knows no terminal."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ...telemetry.predicate import Predicate
+from ..view import EventRow, Moment, SourceStatus, Story, View
+
+
+class Control(Protocol):
+    """Steers the engine behind a source. Each call blocks until it is answered, and puts a mark with its origin into
+    the journal first.
+
+    Raises (all of them):
+        InspectError: in words: refused, unknown sequence, no connection, no right.
+    """
+
+    def pause_engine(self) -> None: ...
+    def continue_engine(self) -> None: ...
+    def step_engine(self, steps: int) -> None: ...
+    def breakpoints(self) -> dict[int, str]: ...
+    def add_breakpoint(self, predicate: str, action: str = "engine") -> int: ...
+    def remove_breakpoint(self, number: int) -> None: ...
+    def pause_sequence(self, seq: int) -> None: ...
+    def resume_sequence(self, seq: int) -> None: ...
+    def abort_sequence(self, seq: int) -> None: ...
+    def set_priority(self, seq: int, priority: int) -> None: ...
+
+
+class Source(Protocol):
+    """Where views come from. All but `status`, `title` and `control` may read files: call them off the UI's thread;
+    they may be called from several threads.
+
+    Attributes:
+        title: what was opened, for the header.
+        control: None where the engine can't be steered (a journal alone).
+    """
+
+    title: str
+    control: Control | None
+
+    @property
+    def status(self) -> SourceStatus: ...
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+
+    def view(self, moment: Moment | None = None) -> View:
+        """The engine at a moment; None: now.
+
+        Raises:
+            InspectError: there is nothing to show yet, or the journal is damaged there.
+        """
+
+    def story(self, seq: int, moment: Moment) -> Story | None:
+        """A sequence up to a moment; None where it does not live then."""
+
+    def at_step(self, step: int) -> Moment:
+        """The end of the frame in which a step was planned; the nearest where there is no such step."""
+
+    def at_time(self, t: int) -> Moment:
+        """The last moment at or before clock nanoseconds `t`; the first one where that is before the journal."""
+
+    def move(self, moment: Moment, steps: int) -> Moment:
+        """So many steps on, or back where negative; the journal's ends where that is beyond them."""
+
+    def find(self, moment: Moment, predicate: Predicate | None, forward: bool) -> EventRow | None:
+        """The next event after a moment, or the last one before it, that meets a predicate (None: any event)."""

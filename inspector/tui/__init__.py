@@ -1,0 +1,1 @@
+"""The terminal user interface of nano-inspect, on Textual. Shows views; reads no journal itself."""
