@@ -1,0 +1,43 @@
+"""The Detail view, until it is written."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.widgets import Static
+
+from ..export import Table
+from ..view import Story, View
+
+
+class DetailView(Static):
+    """Shows the step alone."""
+
+    HELP: ClassVar[list[tuple[str, str]]] = []
+    can_focus = True
+
+    def show(self, view: View) -> None:
+        """Take a view."""
+        self.update(f"detail at step {view.keyframe.step}")
+
+    def show_story(self, view: View, story: Story | None) -> None:
+        """Take a view and a sequence's story."""
+        self.update(f"detail at step {view.keyframe.step}: {story and story.seq}")
+
+    def apply_filter(self, text: str) -> str:
+        """Nothing can be filtered here."""
+        return "nothing to filter here" if text else ""
+
+    def exported(self) -> Table:
+        """Nothing."""
+        return Table("detail", [], [])
+
+    @property
+    def selected_seq(self) -> int | None:
+        """The sequence under the cursor."""
+        return None
+
+    @property
+    def selected_id(self) -> str:
+        """What `y` copies."""
+        return ""
