@@ -1,1 +1,1 @@
-"""Any moment of a journal: its state, its steps, its events, the story of a sequence. Knows files and no terminal."""
+"""A journal, live or past: its state, steps, events and stories at any moment."""

@@ -1,0 +1,105 @@
+"""Steps as rows, folded from events one by one. Knows neither files nor terminals."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ...telemetry.events import (
+    AnyEvent,
+    EngineStarted,
+    JournalDropped,
+    PrefixMatched,
+    SequencePreempted,
+    StepFinished,
+    StepPlanned,
+)
+from ..view import STEPS_SHOWN, StepRow
+
+
+class StepLog:
+    """The last steps of a run, oldest first.
+
+    Of events before the first step that it sees, what planning that step did counts only as far as it was seen.
+
+    Args:
+        limit: rows that are kept.
+
+    Attributes:
+        step: the last planned step; 0 before any.
+        t: when the tokens of the step before were read; 0 before any.
+    """
+
+    def __init__(self, limit: int = STEPS_SHOWN) -> None:
+        self.step = 0
+        self.t = 0
+        self._limit = limit
+        self._rows: deque[StepRow] = deque(maxlen=limit)
+        self._in_flight: dict[int, int] = {}  # step -> when the one before it was read; 0: nothing was in flight
+        self._preemptions = self._queried = self._hit = 0
+
+    def apply(self, event: AnyEvent) -> None:
+        """Take one event; most kinds cost one look at their class."""
+        kind = event.__class__
+        if kind is StepPlanned:
+            self._planned(event)  # type: ignore[arg-type]
+        elif kind is StepFinished:
+            self._finished(event)  # type: ignore[arg-type]
+        elif kind is SequencePreempted:
+            self._preemptions += 1
+        elif kind is PrefixMatched:
+            if not event.recompute:  # type: ignore[union-attr]
+                self._queried += event.queried  # type: ignore[union-attr]
+                self._hit += event.hit  # type: ignore[union-attr]
+        elif kind is EngineStarted or kind is JournalDropped:
+            self.lose()
+
+    def apply_all(self, events: Iterable[AnyEvent]) -> None:
+        """Take a batch."""
+        for event in events:
+            self.apply(event)
+
+    def rows(self) -> list[StepRow]:
+        """The rows now; a later event leaves the list as it is."""
+        return list(self._rows)
+
+    def lose(self) -> None:
+        """Say that events were missed: what was in flight is not waited for any more."""
+        self._in_flight.clear()
+        self._preemptions = self._queried = self._hit = 0
+
+    def _planned(self, e: StepPlanned) -> None:
+        self.step = e.step
+        self._in_flight[e.step] = self.t if self._in_flight else 0
+        self._rows.append(StepRow(e, None, 0, 0, self._preemptions, self._queried, self._hit))
+        self._preemptions = self._queried = self._hit = 0
+
+    def _finished(self, e: StepFinished) -> None:
+        before, self.t = self.t, e.t
+        overlapped = bool(self._in_flight.pop(e.step, 0))
+        for failed in [step for step in self._in_flight if step < e.step]:
+            del self._in_flight[failed]  # its tokens are never read
+        for at in range(len(self._rows) - 1, -1, -1):
+            row = self._rows[at]
+            if row.planned.step == e.step:
+                self._rows[at] = _done(row, e, before if overlapped else 0)
+                return
+            if row.planned.step < e.step:
+                return
+
+
+def _done(row: StepRow, e: StepFinished, before: int) -> StepRow:
+    """A row whose tokens were read.
+
+    Args:
+        row: the step as planned.
+        e: its end.
+        before: when the step before was read, if that was still in flight when this one was planned; 0 otherwise.
+    """
+    begin = before or row.planned.t - e.plan_ns
+    host = (max(begin, row.planned.t - e.plan_ns), min(e.t, row.planned.t + e.launch_ns))
+    waited = max(begin, e.t - max(e.device_ns, e.wait_ns))  # from then on the device computed, up to the reading
+    worked = max(0, min(host[1], waited) - host[0]) + e.t - waited
+    interval = max(0, e.t - begin)
+    return replace(row, finished=e, interval_ns=interval, gap_ns=max(0, interval - worked))
