@@ -1,0 +1,119 @@
+"""The header's figures, each with a short history. Pure functions of a view; knows no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .view import StepRow, View
+
+RATE_S = 5.0  # that tokens/s is worked out over
+BARS = " ▁▂▃▄▅▆▇█"
+NS = 1_000_000_000
+
+_Value = Callable[[Sequence[StepRow]], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of the header.
+
+    Attributes:
+        name: as the docs call it.
+        short: the same for narrow screens.
+        value: in words.
+        worry: whether it deserves attention now.
+        top: value of a full bar; 0: the largest one in the history.
+        of: value of some steps that stand next to each other; None where they have none.
+    """
+
+    name: str
+    short: str
+    value: str
+    worry: bool
+    top: float
+    of: _Value
+
+    def history(self, steps: Sequence[StepRow], width: int) -> str:
+        """A sparkline, newest at the right, at most `width` wide."""
+        return sparkline([self.of(group) for group in groups(steps, width)], self.top)
+
+
+def figures(view: View, idle: bool = False) -> list[Figure]:
+    """All of them, in the order of the header.
+
+    Args:
+        view: what is shown.
+        idle: whether nothing has happened for a while, although it is live.
+    """
+    keyframe, totals = view.keyframe, view.keyframe.totals
+    num_blocks, free = keyframe.started.num_blocks, len(keyframe.free_blocks)
+    paused = sum(1 for seq in keyframe.sequences if seq.status == "PAUSED")
+    running = f"{len(keyframe.running):,}" + (f" +{paused:,}∥" if paused else "")
+    queried, hit = totals.get("prefix_queried_tokens", 0), totals.get("prefix_hit_tokens", 0)
+    rate = 0.0 if idle else tokens_per_second(view)
+    preempted = totals.get("preemptions", 0)
+    recent = sum(step.preemptions for step in view.steps[-20:])
+    return [
+        Figure("free blocks", "free", f"{free:,}/{num_blocks:,}", free * 10 < num_blocks, num_blocks, _last_free),
+        Figure("running", "running", running, False, 0, lambda steps: steps[-1].planned.running),
+        Figure("waiting", "waiting", f"{len(keyframe.waiting):,}", False, 0, lambda steps: steps[-1].planned.waiting),
+        Figure("tokens/s", "tok/s", f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}", False, 0, _rate),
+        Figure("hit rate", "hit", f"{hit / queried:.0%}" if queried else "-", False, 1.0, _hit_rate),
+        Figure("preemptions", "preempt", f"{preempted:,}", recent > 0, 0, _preemptions),
+    ]
+
+
+def tokens_per_second(view: View) -> float:
+    """Tokens sampled in the last RATE_S before the moment, per second."""
+    since = view.keyframe.t - RATE_S * NS
+    begin, sampled = view.keyframe.t, 0
+    for step in reversed(view.steps):
+        if step.finished is None:
+            continue
+        if step.finished.t < since:
+            begin = max(begin - step.interval_ns, int(since))
+            break
+        begin = min(begin, step.finished.t - step.interval_ns)
+        sampled += step.finished.num_sampled
+    return sampled * NS / (view.keyframe.t - begin) if view.keyframe.t > begin else 0.0
+
+
+def groups(steps: Sequence[StepRow], width: int) -> list[Sequence[StepRow]]:
+    """At most `width` groups of as many steps each, oldest first; the first one may hold fewer."""
+    if not steps or width < 1:
+        return []
+    size = -(-len(steps) // width)
+    first = len(steps) % size
+    ends = range(first or size, len(steps) + 1, size)
+    return [steps[max(0, end - size) : end] for end in ends]
+
+
+def sparkline(values: Sequence[float | None], top: float = 0) -> str:
+    """Values as bars; what is not 0 shows at least the lowest one, and None is left blank."""
+    largest = top or max((value for value in values if value is not None), default=0)
+    return "".join(_bar(value, largest) for value in values)
+
+
+def _bar(value: float | None, largest: float) -> str:
+    if value is None or largest <= 0:
+        return BARS[0 if value is None else 1]
+    return BARS[1 + min(7, max(0, round(value / largest * 7)))]
+
+
+def _last_free(steps: Sequence[StepRow]) -> float:
+    return steps[-1].planned.free
+
+
+def _rate(steps: Sequence[StepRow]) -> float | None:
+    duration = sum(step.interval_ns for step in steps)
+    return sum(step.finished.num_sampled for step in steps if step.finished) * NS / duration if duration else None
+
+
+def _hit_rate(steps: Sequence[StepRow]) -> float | None:
+    queried = sum(step.queried_tokens for step in steps)
+    return sum(step.hit_tokens for step in steps) / queried if queried else None
+
+
+def _preemptions(steps: Sequence[StepRow]) -> float | None:
+    return sum(step.preemptions for step in steps) or None

@@ -1,0 +1,144 @@
+"""nano-inspect on a terminal: the app, its themes and commands. What it opens is the caller's to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App, SystemCommand
+from textual.screen import Screen
+from textual.theme import Theme
+
+from ...errors import NanolensError
+from ..sources.source import Source
+from .inspect_screen import InspectScreen
+from .look_screen import VIEWS
+from .picker_screen import Choice, PickerScreen
+
+INTERVAL_S = 0.5
+DARK = Theme(
+    name="nanolens-dark",
+    dark=True,
+    primary="#5aa9e6",
+    secondary="#b294d6",
+    accent="#56c7b8",
+    success="#7cc47f",
+    warning="#e5b567",
+    error="#e8706a",
+    foreground="#d5dbe3",
+    background="#0f1318",
+    surface="#141a21",
+    panel="#1e262f",
+    boost="#26303b",
+)
+LIGHT = Theme(
+    name="nanolens-light",
+    dark=False,
+    primary="#1f6fb2",
+    secondary="#7a4fa3",
+    accent="#0b7f75",
+    success="#2c7a34",
+    warning="#9a6200",
+    error="#b3261e",
+    foreground="#1d232b",
+    background="#ffffff",
+    surface="#f7f9fb",
+    panel="#e6ebf0",
+    boost="#dde4eb",
+)
+
+
+class NanoInspectApp(App[str]):
+    """Looks at one source at a time.
+
+    Args:
+        source: what to look at; None: the user chooses.
+        interval: seconds between two looks.
+        find: lists what there is to choose.
+        open_choice: makes a source of one; must not block.
+        export_dir: where exports go; None: the current directory.
+    """
+
+    TITLE = "nano-inspect"
+    ENABLE_COMMAND_PALETTE = True
+
+    CSS: ClassVar[str] = """
+    Toast { max-width: 70; }
+    ToastRack { margin-bottom: 2; }
+    """
+
+    def __init__(
+        self,
+        source: Source | None = None,
+        interval: float = INTERVAL_S,
+        *,
+        find: Callable[[], Sequence[Choice]] | None = None,
+        open_choice: Callable[[Choice], Source] | None = None,
+        export_dir: Path | None = None,
+    ) -> None:
+        super().__init__()
+        self._source, self._interval = source, interval
+        self._find, self._open = find, open_choice
+        self.export_dir = export_dir or Path.cwd()
+
+    def on_mount(self) -> None:
+        """Show the source, or ask for one."""
+        for theme in (DARK, LIGHT):
+            self.register_theme(theme)
+        self.theme = DARK.name
+        if self._find is not None:
+            self.push_screen(PickerScreen(self._find, self._chosen))
+        if self._source is not None:
+            self.push_screen(InspectScreen(self._source, self._interval))
+
+    def _chosen(self, choice: Choice) -> None:
+        if self._open is None:
+            return
+        try:
+            source = self._open(choice)
+        except NanolensError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self.push_screen(InspectScreen(source, self._interval))
+
+    def source_failed(self, words: str) -> None:
+        """A source can't be looked at: choose another one, or end."""
+        if self._find is None or self._source is not None:
+            self.exit(words, return_code=2)
+            return
+        self.pop_screen()
+        self.notify(words, severity="error", timeout=10, markup=False)
+
+    def open_another(self) -> None:
+        """Back to what there is to choose."""
+        if self._find is None:
+            self.notify("start nano-inspect without a target to choose among servers and journals", markup=False)
+        elif isinstance(self.screen, InspectScreen):
+            self._source = None
+            self.pop_screen()
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """What the palette offers: views, time, debugger, habits, themes."""
+        for command in super().get_system_commands(screen):
+            if command.title in ("Theme", "Quit"):
+                yield command
+        if not isinstance(screen, InspectScreen):
+            return
+        for number, (name, title) in enumerate(VIEWS, 1):
+            yield SystemCommand(title, f"Show this view (key {number})", _bound(screen.action_show_view, name))
+        yield SystemCommand("Freeze", "Stay at this moment, or go live again (space)", screen.action_freeze)
+        yield SystemCommand("Live", "Follow the engine (g)", screen.action_live)
+        yield SystemCommand("Go to a time", "Step, time of day, or so far back (t)", screen.action_ask_jump)
+        yield SystemCommand("Kind of event", "That { and } go to (e)", screen.action_ask_kind)
+        yield SystemCommand("Filter", "What this view shows (/)", screen.action_ask_filter)
+        yield SystemCommand("Export", "What is shown, as csv, json or svg (E)", screen.action_export)
+        yield SystemCommand("Pause or continue the engine", "Asks first (P)", screen.action_pause_engine)
+        yield SystemCommand("Step the engine", "Asks first (s)", screen.action_step_engine)
+        yield SystemCommand("Breakpoints", "List, add, remove (b)", screen.action_breakpoints)
+        yield SystemCommand("Open another", "Server or journal (o)", screen.action_open_another)
+        yield SystemCommand("Help", "All keys (?)", screen.action_help)
+
+
+def _bound(action: Callable[[str], None], name: str) -> Callable[[], None]:
+    return lambda: action(name)

@@ -1,0 +1,60 @@
+"""Writes what a view shows into a file. Knows no views."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+from ..export import Table
+
+FORMATS = (("csv", "csv    the rows, for a spreadsheet"), ("json", "json   the rows, for a program"),
+           ("svg", "svg    the screen, as a picture"))  # fmt: skip
+
+
+def write_export(folder: Path, form: str, table: Table, step: int, screenshot: str = "") -> Path:
+    """Write a new file `nano-inspect-TITLE-stepN.FORM`.
+
+    Args:
+        folder: where to.
+        form: csv, json or svg.
+        table: what is shown.
+        step: that it is shown of.
+        screenshot: the screen as SVG, for that form.
+
+    Returns:
+        The file: with a number in its name where there was one of that name before.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    text = {"csv": as_csv, "json": as_json}[form](table) if form != "svg" else screenshot
+    slug = re.sub(r"[^a-z0-9]+", "-", table.title.lower()).strip("-") or "view"
+    number = 1
+    while True:
+        again = f"-{number}" if number > 1 else ""
+        path = folder / f"nano-inspect-{slug}-step{step}{again}.{form}"
+        try:
+            with path.open("x", encoding="utf-8", newline="") as file:
+                file.write(text)
+        except FileExistsError:
+            number += 1
+        else:
+            return path
+
+
+def as_csv(table: Table) -> str:
+    """Column names, then rows; None is empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows(table.rows)
+    return out.getvalue()
+
+
+def as_json(table: Table) -> str:
+    """A list of objects."""
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    return json.dumps({"title": table.title, "rows": rows}, indent=1, ensure_ascii=False) + "\n"

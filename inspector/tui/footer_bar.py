@@ -1,0 +1,48 @@
+"""The bottom line: the keys that apply now, as many as there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+from rich.style import Style
+from rich.text import Text
+from textual.widget import Widget
+
+
+class Hint(NamedTuple):
+    """A key, what it does, and the action of a click on it; "" for none."""
+
+    key: str
+    words: str
+    action: str = ""
+
+
+class FooterBar(Widget):
+    """One line. Hints come in the order of their weight: those at the end are left out first."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"footer--key"}
+    DEFAULT_CSS = """
+    FooterBar { height: 1; background: $surface; color: $text-muted; }
+    FooterBar > .footer--key { color: $accent; text-style: bold; }
+    """
+
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._hints: Sequence[Hint] = ()
+
+    def show(self, hints: Sequence[Hint]) -> None:
+        """Take the keys that apply."""
+        if list(hints) != list(self._hints):
+            self._hints = list(hints)
+            self.refresh()
+
+    def render(self) -> Text:
+        """As many hints as there is room for."""
+        line, key = Text(no_wrap=True), self.get_component_rich_style("footer--key", partial=True)
+        for hint in self._hints:
+            if line.cell_len + len(hint.key) + len(hint.words) + 3 > self.size.width:
+                break
+            click = Style(meta={"@click": f"screen.{hint.action}"}) if hint.action else Style()
+            line.append(" ").append(hint.key, key + click).append(f" {hint.words} ", click)
+        return line

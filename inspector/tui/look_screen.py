@@ -1,0 +1,223 @@
+"""What the main screen shows: looks at a source again and again, on another thread, and lets one of its views show it.
+
+Knows no keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, cast
+
+from textual import on
+from textual.app import ComposeResult
+from textual.screen import Screen
+from textual.widgets import ContentSwitcher, Static
+
+from ...errors import NanolensError
+from ...telemetry.predicate import Predicate
+from ...telemetry.predicate import parse as parse_predicate
+from ..sources.source import Source
+from ..view import View
+from .blocks_view import BlocksView
+from .detail_view import DetailView
+from .events_view import EventsView
+from .footer_bar import FooterBar
+from .header_bar import HeaderBar
+from .hints import hints
+from .messages import SequenceChosen
+from .prompt_line import PromptLine
+from .queue_view import QueueView
+from .sequences_view import SequencesView
+from .steps_view import StepsView
+from .tab_bar import TabBar
+from .time_bar import TimeBar
+from .time_travel import Seen, TimeTravel
+
+if TYPE_CHECKING:
+    from .app import NanoInspectApp
+
+AnyView = SequencesView | DetailView | BlocksView | QueueView | StepsView | EventsView
+
+VIEWS: tuple[tuple[str, str], ...] = (
+    ("sequences", "Sequences"),
+    ("detail", "Detail"),
+    ("blocks", "Blocks"),
+    ("queue", "Queue"),
+    ("steps", "Steps"),
+    ("events", "Events"),
+)
+KIND = "on=preempted"  # of events, for { and }, until another is given
+FROZEN_LOOKS = 4  # refreshes of a frozen screen, of which one looks how far the journal has come
+
+
+class LookScreen(Screen[None]):
+    """One source, seen."""
+
+    DEFAULT_CSS = """
+    LookScreen { layout: vertical; background: $surface; }
+    LookScreen > ContentSwitcher { height: 1fr; }
+    LookScreen #waiting { height: 1fr; content-align: center middle; color: $text-muted; }
+    """
+
+    def __init__(self, source: Source, interval: float) -> None:
+        super().__init__()
+        self._source, self._interval = source, interval
+        self._travel = TimeTravel(source)
+        self._wake = asyncio.Event()
+        self._view: View | None = None
+        self._active, self._before = "sequences", "sequences"
+        self._seq: int | None = None  # of the detail view
+        self._filters: dict[str, str] = {}
+        self._kind, self._predicate = KIND, cast("Predicate | None", parse_predicate(KIND))
+        self._count, self._count_until = "", 0.0  # typed before a key, and until when it holds
+        self._trouble = ""
+        self._passed = 0  # refreshes since the last look
+
+    def compose(self) -> ComposeResult:
+        """Header, tabs, the views, time bar, prompt, footer."""
+        yield HeaderBar(self._source.title, id="header")
+        yield TabBar(VIEWS, id="tabs")
+        with ContentSwitcher(initial="waiting"):
+            yield Static("looking…", id="waiting", markup=False)
+            yield SequencesView(id="sequences")
+            yield DetailView(id="detail")
+            yield BlocksView(id="blocks")
+            yield QueueView(id="queue")
+            yield StepsView(id="steps")
+            yield EventsView(id="events")
+        yield TimeBar(id="time")
+        yield PromptLine(id="prompt")
+        yield FooterBar(id="footer")
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        self._paint()
+        self.run_worker(self._watch(), group="watch")
+
+    async def on_unmount(self) -> None:
+        """Let go of the source."""
+        await asyncio.to_thread(self._source.close)
+
+    @property
+    def nano_app(self) -> NanoInspectApp:
+        """The app, by its own class."""
+        return cast("NanoInspectApp", self.app)
+
+    @property
+    def active(self) -> AnyView:
+        """The view that is shown."""
+        return cast(AnyView, self.query_one(f"#{self._active}"))
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the moment on the screen stays."""
+        return self._travel.moment is not None
+
+    # Looking
+
+    async def _watch(self) -> None:
+        try:
+            await asyncio.to_thread(self._source.start)
+        except NanolensError as error:
+            self.nano_app.source_failed(str(error))
+            return
+        while True:
+            await self._look()
+            try:
+                await asyncio.wait_for(self._wake.wait(), self._interval)
+            except TimeoutError:
+                self._passed += 1
+            else:
+                self._passed = FROZEN_LOOKS
+            self._wake.clear()
+
+    async def _look(self) -> None:
+        if self.is_frozen and self._view is not None and self._passed < FROZEN_LOOKS:
+            self._paint()
+            return
+        self._passed = 0
+        shown = self._view.moment if self._view else None
+        try:
+            seen = await asyncio.to_thread(self._travel.look, shown, self._detailed())
+        except NanolensError as error:
+            self._trouble_with(str(error))
+        else:
+            self._trouble = ""
+            self._take(seen)
+        self._paint()
+
+    def _detailed(self) -> int | None:
+        return self._seq if self._active == "detail" else None
+
+    def _trouble_with(self, words: str) -> None:
+        """Say it once, and for as long as there is nothing else to show."""
+        if self._view is None:
+            self.query_one("#waiting", Static).update(words)
+        elif words != self._trouble:
+            self.notify(words, severity="warning", markup=False)
+        self._trouble = words if not self.is_frozen else ""
+
+    def _take(self, seen: Seen) -> None:
+        was, self._view = self._view, seen.view
+        if was is None:
+            self._show_view(self._active)
+        elif was.moment != seen.view.moment or self._active == "detail":
+            self._show_on(self.active, seen)
+
+    def _show_on(self, view: AnyView, seen: Seen) -> None:
+        view.show(seen.view)
+        if isinstance(view, DetailView):
+            view.show_story(seen.view, seen.story)
+
+    def _paint(self) -> None:
+        """What surrounds the view."""
+        if self._count and time.monotonic() > self._count_until:
+            self._count = ""
+        status = self._source.status
+        self.query_one(HeaderBar).show(self._view, status, self.is_frozen)
+        self.query_one(TimeBar).show(self._view, self.is_frozen, self._kind, self._count)
+        filtered = self._filters.get(self._active, "")
+        self.query_one(TabBar).show(self._active, f"/{filtered}" if filtered else "")
+        can_steer = self._source.control is not None and status.state in ("live", "stale")
+        self.query_one(FooterBar).show(hints(self._active, self.is_frozen, can_steer, bool(filtered), self.active.HELP))
+
+    def look_now(self) -> None:
+        """Look again without waiting for the next refresh."""
+        self._wake.set()
+
+    # Views
+
+    def action_show_view(self, name: str) -> None:
+        """Show a view."""
+        if name == "detail":
+            self._seq = self._chosen() if self._active != "detail" else self._seq
+        self._show_view(name)
+
+    def _show_view(self, name: str) -> None:
+        if name != self._active and self._active != "detail":
+            self._before = self._active
+        self._active = name
+        if self._view is not None:
+            view = self.active
+            view.show(self._view)
+            self.query_one(ContentSwitcher).current = name
+            focus = view if view.can_focus else next((each for each in view.query("*") if each.can_focus), None)
+            self.set_focus(focus)
+            if name == "detail":
+                self.look_now()
+        self._paint()
+
+    def _chosen(self) -> int | None:
+        """The sequence under the cursor, or the one that was chosen last, or the first that runs."""
+        if self.active.selected_seq is not None:
+            return self.active.selected_seq
+        if self._seq is not None or self._view is None:
+            return self._seq
+        keyframe = self._view.keyframe
+        return next(iter([*keyframe.running, *keyframe.waiting, *(seq.seq for seq in keyframe.sequences)]), None)
+
+    @on(SequenceChosen)
+    def _sequence_chosen(self, message: SequenceChosen) -> None:
+        self._seq = message.seq
+        self._show_view("detail")

@@ -1,0 +1,133 @@
+"""Where in time the screen stands, and the ways there. Reads from a source, on whatever thread; knows no widgets."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from ...errors import InspectError
+from ...telemetry.predicate import Predicate
+from ..clock_words import Jump
+from ..sources.source import Source
+from ..view import Moment, Story, View
+
+
+class Way(Protocol):
+    """From one moment to another."""
+
+    def go(self, source: Source, moment: Moment) -> Moment:
+        """The other moment.
+
+        Raises:
+            InspectError: it leads nowhere.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """So many steps on, or back where negative."""
+
+    count: int
+
+    def go(self, source: Source, moment: Moment) -> Moment:
+        """The end of that step's frame."""
+        return source.move(moment, self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class ToEvent:
+    """To the next or the previous event of a kind."""
+
+    predicate: Predicate | None
+    forward: bool
+
+    def go(self, source: Source, moment: Moment) -> Moment:
+        """Just after that event."""
+        row = source.find(moment, self.predicate, self.forward)
+        if row is None:
+            what = f"no event that meets {self.predicate.text}" if self.predicate else "no event"
+            raise InspectError(f"{what} {'after' if self.forward else 'before'} this moment")
+        return row.moment
+
+
+@dataclass(frozen=True, slots=True)
+class To:
+    """To a moment, or to where a jump leads."""
+
+    place: Moment | Jump
+
+    def go(self, source: Source, moment: Moment) -> Moment:
+        """The moment."""
+        place = self.place
+        if not isinstance(place, Jump):
+            return place
+        if place.step is not None:
+            return source.at_step(place.step)
+        if place.steps is not None:
+            return source.move(moment, place.steps)
+        return source.at_time(place.t or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look gave."""
+
+    view: View
+    story: Story | None
+
+
+class TimeTravel:
+    """Where the screen stands. Ways are put in on the UI's thread and gone by `look`, on another one.
+
+    Attributes:
+        moment: what is shown; None: the newest moment, live.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._ways: deque[Way] = deque()
+        self.moment: Moment | None = None
+        self._turns = 0  # of freeze and go_live: they overrule ways that a look is on meanwhile
+
+    def add(self, way: Way) -> None:
+        """Go this way at the next look. Steps in a row become one way."""
+        if isinstance(way, Steps) and self._ways and isinstance(self._ways[-1], Steps):
+            way = Steps(self._ways.pop().count + way.count)  # type: ignore[attr-defined]
+        self._ways.append(way)
+
+    def freeze(self, moment: Moment) -> None:
+        """Stay at a moment."""
+        self._ways.clear()
+        self._turns += 1
+        self.moment = moment
+
+    def go_live(self) -> None:
+        """Follow the engine again."""
+        self._ways.clear()
+        self._turns += 1
+        self.moment = None
+
+    def look(self, shown: Moment | None, seq: int | None) -> Seen:
+        """Go the ways there are, and look around. Blocks.
+
+        Args:
+            shown: the moment on the screen, from where ways lead while it is live.
+            seq: also ask for this sequence's story.
+
+        Raises:
+            InspectError: a way leads nowhere (the ways behind it are given up), or there is nothing to show.
+        """
+        moment, turns = self.moment, self._turns
+        while self._ways:
+            start = moment or shown or self._source.view().moment
+            way = self._ways.popleft()
+            try:
+                moment = way.go(self._source, start)
+            except InspectError:
+                self._ways.clear()
+                raise
+            if turns == self._turns:
+                self.moment = moment
+        view = self._source.view(moment)
+        return Seen(view, None if seq is None else self._source.story(seq, view.moment))
