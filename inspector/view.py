@@ -21,7 +21,7 @@ class Moment(NamedTuple):
 
     segment: int
     offset: int
-    count: int
+    count: int  # type: ignore[assignment]  # tuple has a method of that name
 
 
 class Tick(NamedTuple):
