@@ -14,6 +14,7 @@ from ..telemetry.clock import monotonic_ns, wall_offset_ns
 from ..telemetry.events import EngineReady, EngineStarted
 from ..telemetry.journal import JournalWriter
 from ..telemetry.recorder import NullRecorder, Recorder
+from ..telemetry.registry import announce_journal
 from .config import EngineConfig
 from .core import EngineCore
 from .engine import Engine
@@ -84,5 +85,7 @@ def _build(config: EngineConfig, run_id: str, parts: LoadedModel | None) -> Engi
         config, loaded.runner, recorder, started, eos_token_ids=eos,
         overlap=loaded.is_asynchronous if config.overlap is None else config.overlap, secret=secrets.token_bytes(32),
     )  # fmt: skip
+    if config.journal is not None:
+        announce_journal(started, config.journal)
     recorder.record(EngineReady(monotonic_ns(), loaded.runner.startup))
     return Engine(core, loaded.tokenizer, loaded.defaults, loaded.vocab_size)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from .. import __version__
 from ..errors import InvalidConfig, NanolensError
 from ..telemetry.exporter_linger import ask_to_leave
+from ..telemetry.registry import announced_server
 from .assembly import make_app, make_operations
 from .calls import RETRY_S
 from .engine_process import LOG_LEVEL, ServedEngine, start_logging
@@ -23,7 +24,7 @@ from .errors import ApiError
 from .http_server import Http
 from .operations import Operations
 from .settings import ServeSettings
-from .startup import load_tokenizer_alone, say, urls
+from .startup import base_url, load_tokenizer_alone, say, urls
 
 ABORT_S = 2.0  # for the engine to end what runs once the drain is over; one that takes longer counts as hanging
 TELL_S = 1.0  # for clients to take the end of their answers; a connection that is stuck then is closed
@@ -65,7 +66,15 @@ async def _serve(settings: ServeSettings, keys: Sequence[str]) -> bool:
                 f"up to {started.max_model_len} tokens a sequence")  # fmt: skip
             operations = make_operations(settings, engine, tokenizer)
             server = Server(settings, operations, make_app(settings, operations, keys))
-            return await server.serve(listener, lambda: _welcome(settings, keys, listener, began))
+            with contextlib.ExitStack() as stack:
+
+                def on_ready() -> None:
+                    here = base_url(settings, listener.getsockname()[1])
+                    journal = str(started.config.get("journal") or "")
+                    stack.enter_context(announced_server(here, settings.model_names[0], started.run_id, journal))
+                    _welcome(settings, keys, listener, began)
+
+                return await server.serve(listener, on_ready)
 
 
 def _welcome(settings: ServeSettings, keys: Sequence[str], listener: socket.socket, began: float) -> None:

@@ -38,10 +38,15 @@ def load_tokenizer_alone(model: str) -> AnyTokenizer:
             os.environ[_NO_ADVICE] = before
 
 
+def base_url(settings: ServeSettings, port: int) -> str:
+    """Where this machine reaches it."""
+    host = "127.0.0.1" if settings.host in _ANYWHERE else settings.host
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def urls(settings: ServeSettings, port: int) -> list[str]:
     """Where to go, a line each."""
-    host = "127.0.0.1" if settings.host in _ANYWHERE else settings.host
-    base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    base = base_url(settings, port)
     lines = [f"OpenAI API   {base}/v1", f"endpoints    {base}/docs", f"state        {base}/debug/snapshot"]
     if settings.engine.metrics_port is not None:
         lines.append(f"metrics      {base}/metrics")

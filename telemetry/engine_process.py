@@ -14,16 +14,21 @@ _SLACK_NS = 2 * _NS  # the process starts before its first event; clock ticks ar
 
 def is_running(started: EngineStarted) -> bool:
     """Whether the engine of a run is there. A process that took its number since, or a zombie, is not it."""
-    if started.t > time.monotonic_ns() + _SLACK_NS:
+    return was_and_is(started.pid, started.t)
+
+
+def was_and_is(pid: int, t: int) -> bool:
+    """Whether the process that had a number at a time of the clock (ns) still has it."""
+    if t > time.monotonic_ns() + _SLACK_NS:
         return False  # of an earlier boot
     try:
-        os.kill(started.pid, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
         pass
     try:
-        stat = Path(f"/proc/{started.pid}/stat").read_text(encoding="ascii", errors="replace")
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return not Path("/proc/self/stat").exists()  # no /proc here: the signal had to do
     fields = stat.rpartition(")")[2].split()
@@ -31,4 +36,4 @@ def is_running(started: EngineStarted) -> bool:
         return False
     since_boot = int(fields[19]) * _NS // os.sysconf("SC_CLK_TCK")
     asleep = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-    return since_boot - asleep <= started.t + _SLACK_NS
+    return since_boot - asleep <= t + _SLACK_NS

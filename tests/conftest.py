@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 # two wait for each other by spinning, which has made tests fifteen times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Engines and servers announce themselves in the user's state folder: those of tests have one of their own.
+_STATE = tempfile.TemporaryDirectory(prefix="nanolens-state-")
+os.environ["NANOLENS_STATE_DIR"] = _STATE.name
 
 REPO = Path(__file__).resolve().parents[1]
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
@@ -36,6 +40,7 @@ SLOW_FILES = (
     "engine/test_engine_properties.py", "engine/test_pause_properties*", "kernels/test_*compile*",
     "kernels/test_triton_*", "kernels/test_prefill_attention*", "telemetry/test_exporter*", "telemetry/test_*kill*",
     "telemetry/test_state_of_pauses_and_swaps.py", "telemetry/test_spans_hold.py", "inspector/test_export_cli.py",
+    "inspector/test_sources_server*", "inspector/test_control.py", "inspector/test_demo_source.py",
 )  # fmt: skip
 
 
