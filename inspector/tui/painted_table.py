@@ -170,8 +170,8 @@ class PaintedTable(ScrollView, Generic[Row]):
         for i, (column, size) in enumerate(zip(self.columns, widths_of(self.columns, width), strict=True)):
             mark = ("▼" if self.reverse else "▲") if i == self.sort else ""
             style = self._style("sorted" if mark else "header")
-            name = fitted(column.name, size - len(mark), column.align)
-            cells.append(Segment((mark + name if column.align == "right" else _marked(name, mark)) + " ", style))
+            name = mark + column.name if column.align == "right" else column.name + mark
+            cells.append(Segment(fitted(name, size, column.align) + " ", style))
         return self._placed(cells, width, self._style("header"))
 
     def _row(self, index: int, width: int) -> Strip:
@@ -227,9 +227,3 @@ class PaintedTable(ScrollView, Generic[Row]):
                 return index
             x -= width
         return None
-
-
-def _marked(name: str, mark: str) -> str:
-    """A name that stands left, with the mark of the order right behind it."""
-    bare = name.rstrip()
-    return bare + mark + name[len(bare) :]
