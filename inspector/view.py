@@ -1,4 +1,4 @@
-"""What a screen of nano-inspect shows: the engine at one moment of its journal. Values alone; knows no source, no terminal."""
+"""What a screen of nano-inspect shows: the engine at one moment of its journal. Knows no source, no terminal."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Search:
         start = self._start(place) if wanted.needs_names else place
         for each in self._store.walk(start, self._store.last):
             for row in self.rows(each, wanted):
-                if each > place or row.moment.count > count:
+                if each > place or (each == place and row.moment.count > count):
                     return row
         return None
 

@@ -140,9 +140,13 @@ class States:
 
         A keyframe tells the order of the queue, but not each place in it; the events before it do.
         """
-        start = Place(place.segment, max(0, place.frame - frames))
-        join = self._store.last_join(start, len(self._store.events(start))) or self._store.first_join()
-        if join.place >= place:
+        start: Place | None = Place(place.segment, place.frame - frames)
+        if place.frame < frames:
+            start = self._store.before(Place(place.segment, 0))
+        if start is None:
+            return None
+        join = self._store.last_join(start, len(self._store.events(start)))
+        if join is None:
             return None
         self._state, self._at, self._since = EngineState(), (join.place, 0), 0
         return self._fold(place, count)

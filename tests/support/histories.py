@@ -24,7 +24,7 @@ class Recording:
     own: dict[Moment, Keyframe]
 
 
-def witnessed_run(path: Path, commands: int = 700, keyframe_ns: int = 4_000_000, **options: Any) -> Recording:
+def witnessed_run(path: Path, commands: int = 700, keyframe_ns: int = 150_000, **options: Any) -> Recording:
     """Random commands to a fake engine with a swap space; its own state after each that wrote a frame.
 
     The journal has several segments, and a keyframe each few hundred events.
