@@ -1,4 +1,4 @@
-"""Moments and durations in words, and moments out of words. Knows no source and no terminal."""
+"""Moments in words, and out of words. Knows no source and no terminal."""
 
 from __future__ import annotations
 
@@ -24,20 +24,6 @@ def clock(t: int, wall_offset_ns: int, decimals: int = 0) -> str:
     at = datetime.fromtimestamp((t + wall_offset_ns) / NS)
     text = at.strftime("%H:%M:%S")
     return f"{text}.{at.microsecond // 10 ** (6 - decimals):0{decimals}d}" if decimals else text
-
-
-def duration(seconds: float) -> str:
-    """In at most six characters: `0.31s`, `12.3s`, `4m05s`, `2h10m`, `3d04h`."""
-    if seconds < 10:
-        return f"{seconds:.2f}s"
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    whole = int(seconds)
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
 class Jump:

@@ -22,6 +22,7 @@ class Figure:
         name: as the docs call it.
         short: the same for narrow screens.
         value: in words.
+        brief: the same in fewer.
         worry: whether it deserves attention now.
         top: value of a full bar; 0: the largest one in the history.
         of: value of some steps that stand next to each other; None where they have none.
@@ -30,6 +31,7 @@ class Figure:
     name: str
     short: str
     value: str
+    brief: str
     worry: bool
     top: float
     of: _Value
@@ -48,19 +50,23 @@ def figures(view: View, idle: bool = False) -> list[Figure]:
     """
     keyframe, totals = view.keyframe, view.keyframe.totals
     num_blocks, free = keyframe.started.num_blocks, len(keyframe.free_blocks)
+    running, waiting = f"{len(keyframe.running):,}", f"{len(keyframe.waiting):,}"
     paused = sum(1 for seq in keyframe.sequences if seq.status == "PAUSED")
-    running = f"{len(keyframe.running):,}" + (f" +{paused:,}∥" if paused else "")
+    with_paused = f"{running} +{paused:,} paused" if paused else running
     queried, hit = totals.get("prefix_queried_tokens", 0), totals.get("prefix_hit_tokens", 0)
     rate = 0.0 if idle else tokens_per_second(view)
     preempted = totals.get("preemptions", 0)
     recent = sum(step.preemptions for step in view.steps[-20:])
+    tokens = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
+    share = f"{hit / queried:.0%}" if queried else "-"
+    low = free * 10 < num_blocks
     return [
-        Figure("free blocks", "free", f"{free:,}/{num_blocks:,}", free * 10 < num_blocks, num_blocks, _last_free),
-        Figure("running", "running", running, False, 0, lambda steps: steps[-1].planned.running),
-        Figure("waiting", "waiting", f"{len(keyframe.waiting):,}", False, 0, lambda steps: steps[-1].planned.waiting),
-        Figure("tokens/s", "tok/s", f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}", False, 0, _rate),
-        Figure("hit rate", "hit", f"{hit / queried:.0%}" if queried else "-", False, 1.0, _hit_rate),
-        Figure("preemptions", "preempt", f"{preempted:,}", recent > 0, 0, _preemptions),
+        Figure("free blocks", "free", f"{free:,}/{num_blocks:,}", f"{free:,}", low, num_blocks, _last_free),
+        Figure("running", "running", with_paused, running, False, 0, lambda steps: steps[-1].planned.running),
+        Figure("waiting", "waiting", waiting, waiting, False, 0, lambda steps: steps[-1].planned.waiting),
+        Figure("tokens/s", "tok/s", tokens, tokens, False, 0, _rate),
+        Figure("hit rate", "hit", share, share, False, 1.0, _hit_rate),
+        Figure("preemptions", "preempt", f"{preempted:,}", f"{preempted:,}", recent > 0, 0, _preemptions),
     ]
 
 

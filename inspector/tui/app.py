@@ -31,7 +31,12 @@ DARK = Theme(
     surface="#141a21",
     panel="#1e262f",
     boost="#26303b",
-)
+    variables={
+        "scrollbar": "#36424f", "scrollbar-hover": "#46545f", "scrollbar-active": "#5aa9e6",
+        "scrollbar-background": "#141a21", "scrollbar-background-hover": "#141a21",
+        "scrollbar-background-active": "#141a21", "scrollbar-corner-color": "#141a21",
+    },
+)  # fmt: skip
 LIGHT = Theme(
     name="nanolens-light",
     dark=False,
@@ -46,7 +51,12 @@ LIGHT = Theme(
     surface="#f7f9fb",
     panel="#e6ebf0",
     boost="#dde4eb",
-)
+    variables={
+        "scrollbar": "#b8c2cc", "scrollbar-hover": "#9aa7b4", "scrollbar-active": "#1f6fb2",
+        "scrollbar-background": "#f7f9fb", "scrollbar-background-hover": "#f7f9fb",
+        "scrollbar-background-active": "#f7f9fb", "scrollbar-corner-color": "#f7f9fb",
+    },
+)  # fmt: skip
 
 
 class NanoInspectApp(App[str]):

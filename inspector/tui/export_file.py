@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
 from pathlib import Path
 
-from ..export import Table
+from ..export import Table, as_csv, as_json
 
 FORMATS = (("csv", "csv    the rows, for a spreadsheet"), ("json", "json   the rows, for a program"),
            ("svg", "svg    the screen, as a picture"))  # fmt: skip
@@ -43,18 +40,3 @@ def write_export(folder: Path, form: str, table: Table, step: int, screenshot: s
             number += 1
         else:
             return path
-
-
-def as_csv(table: Table) -> str:
-    """Column names, then rows; None is empty."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows(table.rows)
-    return out.getvalue()
-
-
-def as_json(table: Table) -> str:
-    """A list of objects."""
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    return json.dumps({"title": table.title, "rows": rows}, indent=1, ensure_ascii=False) + "\n"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-from rich.style import Style
 from rich.text import Text
-from textual.widget import Widget
+
+from .click_line import ClickLine
 
 
 class Hint(NamedTuple):
@@ -18,12 +18,12 @@ class Hint(NamedTuple):
     action: str = ""
 
 
-class FooterBar(Widget):
+class FooterBar(ClickLine):
     """One line. Hints come in the order of their weight: those at the end are left out first."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"footer--key"}
     DEFAULT_CSS = """
-    FooterBar { height: 1; background: $surface; color: $text-muted; }
+    FooterBar { background: $surface; color: $text-muted; }
     FooterBar > .footer--key { color: $accent; text-style: bold; }
     """
 
@@ -39,10 +39,12 @@ class FooterBar(Widget):
 
     def render(self) -> Text:
         """As many hints as there is room for."""
-        line, key = Text(no_wrap=True), self.get_component_rich_style("footer--key", partial=True)
+        line, key = self.begin(), self.get_component_rich_style("footer--key")
         for hint in self._hints:
             if line.cell_len + len(hint.key) + len(hint.words) + 3 > self.size.width:
                 break
-            click = Style(meta={"@click": f"screen.{hint.action}"}) if hint.action else Style()
-            line.append(" ").append(hint.key, key + click).append(f" {hint.words} ", click)
+            action = f"screen.{hint.action}" if hint.action else ""
+            self.put(line, " ")
+            self.put(line, hint.key, key, action)
+            self.put(line, f" {hint.words} ", "", action)
         return line

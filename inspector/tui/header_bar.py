@@ -9,12 +9,13 @@ from rich.style import Style
 from rich.text import Text
 from textual.widget import Widget
 
-from ..clock_words import clock, duration
+from ..clock_words import clock
 from ..figures import Figure, figures
+from ..units import duration
 from ..view import SourceStatus, View
 from .columns import fitted
 
-WIDE = 17  # cells of a figure from which on it has its full name
+WIDE = 21  # cells of a figure from which on it has its full name
 IDLE_S = 2.0  # without a new event, from when on nothing is said to happen
 
 
@@ -77,7 +78,7 @@ class HeaderBar(Widget):
         if self._frozen:
             found.append(("FROZEN", "note"))
         if state == "stale":
-            found.append((f"STALE {duration(max(0.0, time.time() - self._status.since))}", "bad"))
+            found.append((f"STALE {duration(round(max(0.0, time.time() - self._status.since) * 1e9))}", "bad"))
         elif state == "dead":
             found.append(("DEAD", "bad"))
         elif state == "ended":
@@ -131,7 +132,7 @@ class HeaderBar(Widget):
             ("step", f"{keyframe.step:,}"),
             ("", clock(keyframe.t, offset, 3)),
             ("run", keyframe.started.run_id[:8]),
-            ("up", duration((keyframe.t - keyframe.started.t) / 1e9)),
+            ("up", duration(keyframe.t - keyframe.started.t)),
             ("", self._title),
         ]
 
@@ -139,17 +140,14 @@ class HeaderBar(Widget):
         values, histories = Text(" "), Text(" ")
         steps = self._view.steps if self._view else ()
         for figure in shown:
-            label = figure.name if cell >= WIDE + 4 else figure.short
-            value = figure.value
-            if len(label) + len(value) + 2 > cell:
-                value = value.partition("/")[0]
-            style = "header--worry" if figure.worry else "header--strong"
-            gap = max(1, cell - 2 - len(label) - len(value))
-            values.append(label, self._style("header--label")).append(" " * gap).append(value, self._style(style))
-            values.append("  ")
+            label = figure.name if cell >= WIDE else figure.short
+            value = figure.value if len(label) + len(figure.value) + 3 <= cell else figure.brief
+            values.append(f"{label} ", self._style("header--label"))
+            values.append(value, self._style("header--worry" if figure.worry else "header--strong"))
+            values.append(" " * max(2, cell - len(label) - 1 - len(value)))
             spark = figure.history(steps, cell - 2).rjust(cell - 2)
             histories.append(spark, self._style("header--worry" if figure.worry else "header--spark")).append("  ")
         return [values, histories]
 
     def _style(self, name: str) -> Style:
-        return self.get_component_rich_style(name, partial=not name.startswith("badge"))
+        return self.get_component_rich_style(name)

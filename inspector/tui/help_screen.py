@@ -57,6 +57,7 @@ class HelpScreen(ModalScreen[None]):
         width: 78; max-width: 98%; height: auto; max-height: 94%;
         background: $surface; border: round $accent; border-title-color: $accent; padding: 1 2;
     }
+    HelpScreen > VerticalScroll { scrollbar-size-vertical: 1; }
     HelpScreen Static { height: auto; }
     """
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .footer_bar import Hint
 
-OWN_HINTS = 3  # of a view
+OWN_HINTS, OWN_LENGTH = 3, 16  # of a view: hints, characters of each
 
 
 def hints(active: str, frozen: bool, can_steer: bool, filtered: bool, own: Sequence[tuple[str, str]]) -> list[Hint]:
@@ -27,7 +27,8 @@ def hints(active: str, frozen: bool, can_steer: bool, filtered: bool, own: Seque
     found.append(Hint("/", "filter", "ask_filter"))
     found.append(Hint("g", "live", "live") if frozen else Hint("space", "freeze", "freeze"))
     found += [Hint("[", "back", "steps(-1)"), Hint("]", "on", "steps(1)")]
-    found += [Hint(key, words) for key, words in own[:OWN_HINTS]]
+    short = [Hint(key, words) for key, words in own if key != "/" and len(words) <= OWN_LENGTH]
+    found += short[:OWN_HINTS]
     if can_steer:
         found += [
             Hint("P", "pause", "pause_engine"),

@@ -19,7 +19,6 @@ from .export_file import FORMATS, write_export
 from .help_screen import HelpScreen
 from .look_screen import VIEWS, LookScreen
 from .messages import MomentChosen, StepChosen
-from .prompt_line import PromptLine
 from .steering import Steering
 from .time_bar import TimeBar
 from .time_travel import Steps, To, ToEvent, Way
@@ -90,7 +89,7 @@ class InspectScreen(LookScreen):
 
     def action_next_view(self, by: int) -> None:
         """Show the view after, or before, this one."""
-        if not self.query_one(PromptLine).is_asking:
+        if not self._prompt.is_asking:
             names = [name for name, _ in VIEWS]
             self.action_show_view(names[(names.index(self._active) + by) % len(names)])
 
@@ -146,7 +145,7 @@ class InspectScreen(LookScreen):
 
     def action_ask_jump(self) -> None:
         """Ask for a place in time."""
-        self._prompt().ask("go to", "", WAYS_THERE.removeprefix("give "), self._jump)
+        self._prompt.ask("go to", "", WAYS_THERE.removeprefix("give "), self._jump)
 
     def _jump(self, text: str) -> str:
         if self._view is None or not text.strip():
@@ -159,7 +158,7 @@ class InspectScreen(LookScreen):
 
     def action_ask_kind(self) -> None:
         """Ask for the kind of event that { and } go to."""
-        self._prompt().ask(
+        self._prompt.ask(
             "{ } go to", self._kind, "on=preempted, on=status to=PAUSED, seq=17; empty: any", self._set_kind
         )
 
@@ -212,7 +211,7 @@ class InspectScreen(LookScreen):
         if seq is None:
             self.notify("choose a sequence first", severity="warning")
         else:
-            self._prompt().ask(f"priority of seq {seq}", "", "a whole number; lower is more urgent", take)
+            self._prompt.ask(f"priority of seq {seq}", "", "a whole number; lower is more urgent", take)
 
     def _under_cursor(self) -> int | None:
         return self._seq if self._active == "detail" else self.active.selected_seq
@@ -229,7 +228,7 @@ class InspectScreen(LookScreen):
 
     def action_ask_filter(self) -> None:
         """Ask for a filter of this view; it applies as it is typed."""
-        self._prompt().ask("/", self._filters.get(self._active, ""), "", self._apply_filter, self._apply_filter)
+        self._prompt.ask("/", self._filters.get(self._active, ""), "", self._apply_filter, self._apply_filter)
 
     def _apply_filter(self, text: str) -> str:
         error = self.active.apply_filter(text)
@@ -277,6 +276,3 @@ class InspectScreen(LookScreen):
     def action_quit(self) -> None:
         """End the program."""
         self.app.exit()
-
-    def _prompt(self) -> PromptLine:
-        return self.query_one(PromptLine)

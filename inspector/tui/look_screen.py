@@ -64,6 +64,18 @@ class LookScreen(Screen[None]):
         super().__init__()
         self._source, self._interval = source, interval
         self._travel = TimeTravel(source)
+        self._header, self._tabs = HeaderBar(source.title), TabBar(VIEWS)
+        self._time, self._prompt, self._footer = TimeBar(), PromptLine(), FooterBar()
+        self._waiting = Static("looking…", id="waiting", markup=False)
+        self._switcher = ContentSwitcher(initial="waiting")
+        self._views: dict[str, AnyView] = {
+            "sequences": SequencesView(id="sequences"),
+            "detail": DetailView(id="detail"),
+            "blocks": BlocksView(id="blocks"),
+            "queue": QueueView(id="queue"),
+            "steps": StepsView(id="steps"),
+            "events": EventsView(id="events"),
+        }
         self._wake = asyncio.Event()
         self._view: View | None = None
         self._active, self._before = "sequences", "sequences"
@@ -76,19 +88,14 @@ class LookScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Header, tabs, the views, time bar, prompt, footer."""
-        yield HeaderBar(self._source.title, id="header")
-        yield TabBar(VIEWS, id="tabs")
-        with ContentSwitcher(initial="waiting"):
-            yield Static("looking…", id="waiting", markup=False)
-            yield SequencesView(id="sequences")
-            yield DetailView(id="detail")
-            yield BlocksView(id="blocks")
-            yield QueueView(id="queue")
-            yield StepsView(id="steps")
-            yield EventsView(id="events")
-        yield TimeBar(id="time")
-        yield PromptLine(id="prompt")
-        yield FooterBar(id="footer")
+        yield self._header
+        yield self._tabs
+        with self._switcher:
+            yield self._waiting
+            yield from self._views.values()
+        yield self._time
+        yield self._prompt
+        yield self._footer
 
     def on_mount(self) -> None:
         """Begin to look."""
@@ -107,7 +114,7 @@ class LookScreen(Screen[None]):
     @property
     def active(self) -> AnyView:
         """The view that is shown."""
-        return cast(AnyView, self.query_one(f"#{self._active}"))
+        return self._views[self._active]
 
     @property
     def is_frozen(self) -> bool:
@@ -153,7 +160,7 @@ class LookScreen(Screen[None]):
     def _trouble_with(self, words: str) -> None:
         """Say it once, and for as long as there is nothing else to show."""
         if self._view is None:
-            self.query_one("#waiting", Static).update(words)
+            self._waiting.update(words)
         elif words != self._trouble:
             self.notify(words, severity="warning", markup=False)
         self._trouble = words if not self.is_frozen else ""
@@ -175,12 +182,12 @@ class LookScreen(Screen[None]):
         if self._count and time.monotonic() > self._count_until:
             self._count = ""
         status = self._source.status
-        self.query_one(HeaderBar).show(self._view, status, self.is_frozen)
-        self.query_one(TimeBar).show(self._view, self.is_frozen, self._kind, self._count)
+        self._header.show(self._view, status, self.is_frozen)
+        self._time.show(self._view, self.is_frozen, self._kind, self._count)
         filtered = self._filters.get(self._active, "")
-        self.query_one(TabBar).show(self._active, f"/{filtered}" if filtered else "")
+        self._tabs.show(self._active, f"/{filtered}" if filtered else "")
         can_steer = self._source.control is not None and status.state in ("live", "stale")
-        self.query_one(FooterBar).show(hints(self._active, self.is_frozen, can_steer, bool(filtered), self.active.HELP))
+        self._footer.show(hints(self._active, self.is_frozen, can_steer, bool(filtered), self.active.HELP))
 
     def look_now(self) -> None:
         """Look again without waiting for the next refresh."""
@@ -201,7 +208,7 @@ class LookScreen(Screen[None]):
         if self._view is not None:
             view = self.active
             view.show(self._view)
-            self.query_one(ContentSwitcher).current = name
+            self._switcher.current = name
             focus = view if view.can_focus else next((each for each in view.query("*") if each.can_focus), None)
             self.set_focus(focus)
             if name == "detail":

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rich.style import Style
 from rich.text import Text
-from textual.widget import Widget
 
+from .click_line import ClickLine
 from .columns import fitted
 
 
-class TabBar(Widget):
+class TabBar(ClickLine):
     """One line. A click on a name is the action `screen.show_view(NAME)`."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"tab--key", "tab--active", "tab--filter"}
     DEFAULT_CSS = """
-    TabBar { height: 1; background: $panel; color: $text-muted; }
+    TabBar { background: $panel; color: $text-muted; }
     TabBar > .tab--key { color: $accent; }
     TabBar > .tab--active { background: $primary; color: $background; text-style: bold; }
     TabBar > .tab--filter { color: $warning; }
@@ -38,17 +37,17 @@ class TabBar(Widget):
 
     def render(self) -> Text:
         """The names, then the note."""
-        line = Text(no_wrap=True)
+        line = self.begin()
         for number, (name, title) in enumerate(self._names, 1):
-            click = Style(meta={"@click": f"screen.show_view({name!r})"})
+            action = f"screen.show_view({name!r})"
             if name == self._active:
-                line.append(f" {number} {title} ", self.get_component_rich_style("tab--active") + click)
+                self.put(line, f" {number} {title} ", self.get_component_rich_style("tab--active"), action)
             else:
-                line.append(f" {number}", self.get_component_rich_style("tab--key", partial=True) + click)
-                line.append(f" {title} ", click)
+                self.put(line, f" {number}", self.get_component_rich_style("tab--key"), action)
+                self.put(line, f" {title} ", "", action)
         room = self.size.width - line.cell_len - 2
         if self._note and room > 8:
             note = fitted(self._note, min(room, len(self._note)))
             line.append(" " * (room - len(note) + 1))
-            line.append(note, self.get_component_rich_style("tab--filter", partial=True))
+            line.append(note, self.get_component_rich_style("tab--filter"))
         return line

@@ -10,7 +10,8 @@ from textual import events
 from textual.message import Message
 from textual.widget import Widget
 
-from ..clock_words import clock, duration
+from ..clock_words import clock
+from ..units import duration
 from ..view import View
 
 
@@ -65,7 +66,7 @@ class TimeBar(Widget):
         if view is None:
             return line
         t, first, last = view.keyframe.t, view.first, view.last
-        behind = max(0, last.t - t) / 1e9
+        behind = max(0, last.t - t)
         state = f" ∥ {'-' + duration(behind) if behind else 'now':<7}" if self._frozen else " ▶ live   "
         line.append(state, self._style("time--frozen" if self._frozen else "time--live"))
         ends = self._ends(view) if width >= 100 else ("", "")
@@ -94,7 +95,7 @@ class TimeBar(Widget):
         return f"{step}  {{ }} {self._kind or 'any event'}" if width >= 100 else step
 
     def _style(self, name: str) -> Style:
-        return self.get_component_rich_style(name, partial=True)
+        return self.get_component_rich_style(name)
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         """A time is pointed at, perhaps the first of a drag."""
