@@ -49,7 +49,7 @@ class BlockRow(NamedTuple):
 
 
 class StayRow(NamedTuple):
-    """A status of a sequence, as long as it was in it; `since_ns` counts from the first one."""
+    """A status of a sequence, as long as it was in it; `since_ns` counts as in `StoryEvent`."""
 
     status: str
     reason: str
@@ -113,7 +113,7 @@ def block_rows_of(view: View, seq: SequenceSnapshot) -> list[BlockRow]:
 
 def stay_rows(story: Story) -> list[StayRow]:
     """Its statuses, oldest first."""
-    begin = story.stays[0].begin_t if story.stays else 0
+    begin = _begin(story)
     return [
         StayRow(stay.status, stay.reason, stay.begin_t - begin, stay.end_t - stay.begin_t, stay.step)
         for stay in story.stays
@@ -122,7 +122,7 @@ def stay_rows(story: Story) -> list[StayRow]:
 
 def story_events(story: Story) -> list[StoryEvent]:
     """Its events, oldest first."""
-    begin = story.stays[0].begin_t if story.stays else story.events[0].t if story.events else 0
+    begin = _begin(story)
     return [_story_event(row, begin) for row in story.events]
 
 
@@ -164,6 +164,12 @@ def event_table(seq: int, rows: Sequence[StoryEvent]) -> Table:
     """Events for an export, in seconds."""
     values: list[list[Value]] = [[row.step, row.since_ns / NS_PER_S, row.kind, row.words] for row in rows]
     return Table(f"sequence-{seq}-events", ["step", "since_s", "event", "words"], values)
+
+
+def _begin(story: Story) -> int:
+    """Its arrival, or where its story begins."""
+    first = [stay.begin_t for stay in story.stays[:1]] + [row.t for row in story.events[:1]]
+    return min(first, default=0)
 
 
 def _sharers(keyframe: Keyframe, seq: SequenceSnapshot) -> dict[int, list[int]]:

@@ -31,6 +31,8 @@ class DetailHead(Widget):
     DEFAULT_CSS = f"""
     DetailHead {{
         height: {LINES};
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
         & > .head--title {{ text-style: bold; color: $text-primary; }}
         & > .head--dim {{ color: $text-muted; }}
         & > .head--running, & > .head--decode {{ color: $success; }}
@@ -65,7 +67,7 @@ class DetailHead(Widget):
         lines = [*self._facts(self._view, self._seq)]
         if self._story is not None:
             lines += [self._statuses(self._story), self._parts(self._story), self._legend(self._story)]
-        return Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
+        return Text("\n").join(lines)
 
     def _facts(self, view: View, s: SequenceSnapshot) -> Iterable[Text]:
         reason = s.wait_reason or s.reason

@@ -64,7 +64,7 @@ def test_statuses_are_told_from_the_arrival_on() -> None:
     assert [(row.status, row.reason) for row in rows] == [
         ("WAITING", "arrived"), ("RUNNING", "admitted"), ("WAITING", "preempted"), ("PAUSED", "operator"),
     ]  # fmt: skip
-    assert rows[0].since_ns == 0
+    assert rows[0].since_ns == 200_000  # the request arrived just before
     for row, after in itertools.pairwise(rows):
         assert row.since_ns + row.lasted_ns == after.since_ns
 
@@ -74,6 +74,7 @@ def test_events_are_in_words_with_their_moments() -> None:
     assert story is not None
     rows = story_events(story)
     assert len({row.moment for row in rows}) == len(rows) == len(story.events)
+    assert (rows[0].kind, rows[0].since_ns) == ("request.arrived", 0)
     preempted = next(row for row in rows if row.kind == "sequence.preempted")
     assert preempted.words == "seq 6 preempted for seq 3 (no_blocks, recompute): 3 blocks and 10 computed tokens lost"
 

@@ -167,6 +167,8 @@ def test_a_narrow_screen_shows_one_table_at_a_time() -> None:
     async def check(app: DetailApp, pilot: Pilot[None]) -> None:
         app.tell(5)
         await pilot.pause()
+        assert [line[:8] for line in lines(app, "head")] == ["seq 5 of", "prompt 1", "statuses", "its time", " " * 8]
+        assert lines(app, "head")[1].endswith("…")
         seen = []
         for _ in range(4):
             seen.append([name for name in ("blocks", "states", "events") if lines(app, name)])
