@@ -176,6 +176,16 @@ class FrameStore:
                 return Place(self._numbers[at], count - 1)
         return None
 
+    def earlier(self, place: Place, frames: int) -> Place:
+        """The frame so many before one; the first one where there are fewer."""
+        while frames > place.frame:
+            before = self.before(Place(place.segment, 0))
+            if before is None:
+                return Place(place.segment, 0)
+            frames -= place.frame + 1
+            place = before
+        return Place(place.segment, place.frame - frames)
+
     def after(self, place: Place) -> Place | None:
         """The frame after one, up to `last`."""
         if self._last is None or place >= self._last:

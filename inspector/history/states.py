@@ -140,10 +140,8 @@ class States:
 
         A keyframe tells the order of the queue, but not each place in it; the events before it do.
         """
-        start: Place | None = Place(place.segment, place.frame - frames)
-        if place.frame < frames:
-            start = self._store.before(Place(place.segment, 0))
-        if start is None:
+        start = self._store.earlier(place, frames)
+        if start == place:
             return None
         join = self._store.last_join(start, len(self._store.events(start)))
         if join is None:

@@ -31,7 +31,7 @@ def witnessed_run(path: Path, commands: int = 700, keyframe_ns: int = 150_000, *
     """
     rng = random.Random(str(sorted(options.items())))
     clock = Clock()
-    writer = JournalWriter(path, "run", segment_bytes=60_000, clock=clock)
+    writer = JournalWriter(path, "run", segment_bytes=30_000, clock=clock)
     recorder = Recorder(writer, clock, keyframe_interval_ns=keyframe_ns)
     settings: dict[str, Any] = {
         "num_blocks": 10, "host_blocks": 4, "disk_blocks": 9, "max_num_seqs": 4, "max_prefill_chunk": 6,
