@@ -30,7 +30,7 @@ class Use(NamedTuple):
     seq: int
     request: str
     status: str
-    index: int  # place in the block table: its tokens begin at index * block_size
+    position: int  # in the block table: its tokens begin at position * block_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,13 @@ class BlockMap:
         """The sequence with the lowest id whose table names a place; None without any."""
         return self._owner.get(entry)
 
+    def owners(self, entry: int) -> Sequence[int]:
+        """All sequences whose tables name a place, by id."""
+        if self._references[entry] > 1:
+            return self._sharers[entry]
+        owner = self._owner.get(entry)
+        return () if owner is None else (owner,)
+
     def references(self, entry: int) -> int:
         """How many tables name a place."""
         return self._references[entry]
@@ -111,6 +118,11 @@ class BlockMap:
         """The sequence that computed a block's cached content."""
         index = self._cached.get(block)
         return None if index is None else self._fillers[index]
+
+    def hash(self, block: int) -> str:
+        """Of a block's cached content, hexadecimal; "" without any."""
+        at = self._cached.get(block)
+        return "" if at is None else self._hashes[at * HASH_BYTES : (at + 1) * HASH_BYTES].hex()
 
     def age_ns(self, entry: int) -> int | None:
         """Since the first of a place's owners arrived; None without an owner."""
@@ -130,24 +142,29 @@ class BlockMap:
         return -1 if place is None else place * LRU_LEVELS // len(self._free)
 
     def place(self, entry: int) -> Place:
-        """One place in full; looks through all tables.
+        """One place in full.
 
         Raises:
             IndexError: there is no such block or slot.
         """
         if not -self.host_blocks - self.disk_blocks <= entry < self.num_blocks:
             raise IndexError(f"no block or slot {entry}")
-        at = self._cached.get(entry)
-        known = "" if at is None else self._hashes[at * HASH_BYTES : (at + 1) * HASH_BYTES].hex()
-        uses = [
-            Use(seq.seq, seq.request, seq.status, seq.block_table.index(entry))
-            for _, seq in sorted(self.sequences.items())
-            if entry in seq.block_table
-        ] if entry in self._owner else []  # fmt: skip
+        owners = (self.sequences[seq] for seq in self.owners(entry))
+        uses = [Use(seq.seq, seq.request, seq.status, seq.block_table.index(entry)) for seq in owners]
         return Place(
-            entry, self.kind(entry), self._references[entry], uses, known, self.filler(entry), self.lru(entry),
-            self.age_ns(entry),
+            entry, self.kind(entry), self._references[entry], uses, self.hash(entry), self.filler(entry),
+            self.lru(entry), self.age_ns(entry),
         )  # fmt: skip
+
+    @cached_property
+    def _sharers(self) -> dict[int, list[int]]:
+        """Shared block -> its owners. Looks through all tables, once."""
+        found: dict[int, list[int]] = {entry: [] for entry, count in self._references.items() if count > 1}
+        for seq in sorted(self.sequences):
+            for entry in self.sequences[seq].block_table:
+                if entry in found:
+                    found[entry].append(seq)
+        return found
 
     @cached_property
     def counts(self) -> dict[Kind, int]:
@@ -177,12 +194,12 @@ class Line(NamedTuple):
 
     text: str
     first: int
-    count: int
+    length: int
     step: int
 
     def entries(self) -> range:
         """The places, from left to right."""
-        return range(self.first, self.first + self.count * self.step, self.step)
+        return range(self.first, self.first + self.length * self.step, self.step)
 
 
 class MapLayout:
@@ -239,7 +256,7 @@ class MapLayout:
         if not 0 <= y < self.num_lines:
             return None
         line = self.line(y)
-        return line.first + column * line.step if 0 <= column < line.count else None
+        return line.first + column * line.step if 0 <= column < line.length else None
 
 
 def _count(value: object) -> int:

@@ -150,7 +150,7 @@ def _why(view: View, head: QueueRow, reserve: int, free: int, held_by: Sequence[
         kept = f" and {reserve} in reserve" if reserve else ""
         others = [holder for holder in held_by if holder.seq != head.seq]
         most = f"; most are held by seq {others[0].seq} ({plural(others[0].blocks, 'block')})" if others else ""
-        return f": it needs {needs}{kept}, {free} are free{most}"
+        return f": it needs {needs}{kept}, {free} free{most}"
     if head.reason == "sequence_cap":
         cap = keyframe.started.config.get("max_num_seqs")
         return f": {len(keyframe.running)} run" + (f" of at most {cap}" if cap is not None else "")

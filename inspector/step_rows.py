@@ -9,9 +9,8 @@ from ..telemetry.events import Keyframe, SequencePreempted, StatusChanged
 from .describe import plural
 from .view import StepRow, View
 
-BARS = "▁▂▃▄▅▆▇█"
 PARTS = ("plan", "launch", "device", "read", "gap")
-SHOWN_SEQUENCES = 12
+SHOWN_SEQUENCES, SHOWN_CHUNKS = 10, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,28 +127,32 @@ def members(row: StepRow, view: View) -> list[str]:
     planned, finished = row.planned, row.finished
     lines = []
     if planned.chunks:
-        lines.append("prefill " + _list([f"seq {seq} {start}+{count}" for seq, start, count in planned.chunks]))
+        chunks = [f"seq {seq} {start}+{count}" for seq, start, count in planned.chunks]
+        lines.append("prefill: " + _list(chunks, ", ", SHOWN_CHUNKS))
     if planned.decodes:
         known = decoding(row, view.keyframe)
-        who = ": go to the step (enter) to see which" if known is None else " " + _list([f"seq {s}" for s in known])
-        lines.append(f"decode {planned.decodes}{who}")
+        who = "go to the step (enter) to see which" if known is None else _ids(known)
+        lines.append(f"decode {planned.decodes}: {who}")
     if planned.idle:
-        lines.append("idle " + _list([f"seq {seq}" for seq in planned.idle]))
+        lines.append(f"idle: {_ids(planned.idle)}")
     if finished and finished.wasted:
-        lines.append("thrown away " + _list([f"seq {seq}" for seq in finished.wasted]))
+        lines.append(f"thrown away: {_ids(finished.wasted)}")
     moves = [each.event for each in view.events if each.step == planned.step]
     admitted = [e.seq for e in moves if isinstance(e, StatusChanged) and e.new == "RUNNING"]
     if admitted:
-        lines.append("admitted " + _list([f"seq {seq}" for seq in admitted]))
+        lines.append(f"admitted: {_ids(admitted)}")
     preempted = [f"seq {e.seq} for seq {e.by} ({e.cause})" for e in moves if isinstance(e, SequencePreempted)]
     if preempted:
-        lines.append("preempted " + _list(preempted))
+        lines.append("preempted: " + _list(preempted, ", ", SHOWN_CHUNKS))
     return lines or [f"{plural(planned.running, 'sequence')} running, nothing computed: blocks move"]
 
 
-def _list(words: Sequence[str]) -> str:
-    more = len(words) - SHOWN_SEQUENCES
-    return ", ".join(words[:SHOWN_SEQUENCES]) + (f" and {more} more" if more > 0 else "")
+def _ids(seqs: Sequence[int]) -> str:
+    return ("seq " if len(seqs) == 1 else "seqs ") + _list([str(seq) for seq in seqs], " ", SHOWN_SEQUENCES)
+
+
+def _list(words: Sequence[str], between: str, most: int) -> str:
+    return between.join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
 def bar(line: StepLine, longest_ns: int, width: int) -> list[tuple[str, int]]:
@@ -170,15 +173,3 @@ def bar(line: StepLine, longest_ns: int, width: int) -> list[tuple[str, int]]:
             found.append((part, end - drawn))
             drawn = end
     return found
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """The last values as a line of bars, the newest at the right, the highest of all as the full one.
-
-    One character a value; where there are more than fit, the last `width`.
-    """
-    shown = list(values[-width:]) if width > 0 else []
-    top = max(shown, default=0)
-    if top <= 0:
-        return BARS[0] * len(shown)
-    return "".join(BARS[min(len(BARS) - 1, int(value * len(BARS) / top))] if value > 0 else " " for value in shown)

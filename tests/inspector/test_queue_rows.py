@@ -51,7 +51,7 @@ def test_the_head_that_waits_for_blocks_tells_what_it_lacks_and_who_has_it() -> 
     head = head_of(made_view(keyframe(seqs, num_blocks=6, free=[4, 5])))
     assert (head.row.seq, head.free, head.reserve, head.short) == (7, 2, 0, 4)
     assert head.words == (
-        "seq 7 waits: blocks are short: it needs at most 6, 2 are free; most are held by seq 1 (3 blocks)"
+        "seq 7 waits: blocks are short: it needs at most 6, 2 free; most are held by seq 1 (3 blocks)"
     )
 
 
@@ -78,7 +78,8 @@ def test_a_spent_token_budget_names_the_step() -> None:
     view = made_view(
         keyframe([waiting(3, "token_budget")], max_num_batched_tokens=8), [step_row(7, [(1, 0, 5)], decodes=3)]
     )
-    assert head_of(view).words == "seq 3 waits: the step's token budget was spent: step 7 computes 8 tokens of at most 8"
+    words = head_of(view).words
+    assert words == "seq 3 waits: the step's token budget was spent: step 7 computes 8 tokens of at most 8"
 
 
 def test_a_paused_engine_tells_its_cause() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from made_views import event_rows, keyframe, made_view, sequence, step_row, waiting
-from nanolens.inspector.step_rows import bar, decoding, members, sparkline, step_lines
+from nanolens.inspector.step_rows import bar, decoding, members, step_lines
 from nanolens.inspector.view import StepRow
 from nanolens.telemetry.events import SequencePreempted, StatusChanged, StepFinished
 
@@ -42,7 +42,7 @@ def test_who_decodes_is_known_for_the_last_step_alone() -> None:
 def test_members_name_chunks_decodes_idle_and_wasted() -> None:
     row = StepRow(step_row(7, [(3, 4, 4)], decodes=2, idle=[8]).planned, DONE)
     view = made_view(keyframe([sequence(1), sequence(2), waiting(9, "no_blocks")], step=7), [row])
-    assert members(row, view) == ["prefill seq 3 4+4", "decode 2 seq 1, seq 2", "idle seq 8", "thrown away seq 4"]
+    assert members(row, view) == ["prefill: seq 3 4+4", "decode 2: seqs 1 2", "idle: seq 8", "thrown away: seq 4"]
 
 
 def test_members_of_an_earlier_step_say_how_to_see_who_decoded() -> None:
@@ -60,14 +60,14 @@ def test_members_tell_who_was_admitted_and_preempted_in_the_step() -> None:
     ])  # fmt: skip
     row = step_row(7, [(3, 0, 4)])
     assert members(row, made_view(keyframe([]), [row], events)) == [
-        "prefill seq 3 0+4", "admitted seq 3", "preempted seq 5 for seq 3 (no_blocks)",
+        "prefill: seq 3 0+4", "admitted: seq 3", "preempted: seq 5 for seq 3 (no_blocks)",
     ]  # fmt: skip
 
 
 def test_long_lists_of_sequences_are_cut_with_a_count() -> None:
     row = step_row(7, [(seq, 0, 4) for seq in range(20)])
     (line,) = members(row, made_view(keyframe([]), [row]))
-    assert line.startswith("prefill seq 0 0+4, ") and line.endswith("seq 11 0+4 and 8 more")
+    assert line.startswith("prefill: seq 0 0+4, ") and line.endswith("seq 4 0+4 and 15 more")
 
 
 def test_a_step_of_moves_computes_nothing() -> None:
@@ -85,9 +85,3 @@ def test_a_bar_is_as_long_as_its_part_of_the_longest_step() -> None:
 def test_parts_too_short_for_a_character_add_up_instead_of_vanishing() -> None:
     (line,) = step_lines(made_view(keyframe([]), [done(6, gap_ns=10)]))
     assert sum(count for _, count in bar(line, 110, 4)) == 4
-
-
-def test_a_sparkline_shows_the_last_values_against_the_highest() -> None:
-    assert sparkline([9, 1, 2, 4, 8], 4) == "▂▃▅█"
-    assert sparkline([0, 5], 10) == " █"
-    assert sparkline([0, 0], 10) == "▁▁" and sparkline([], 10) == "" and sparkline([1], 0) == ""
