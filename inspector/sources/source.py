@@ -16,16 +16,35 @@ class Control(Protocol):
         InspectError: in words: refused, unknown sequence, no connection, no right.
     """
 
-    def pause_engine(self) -> None: ...
-    def continue_engine(self) -> None: ...
-    def step_engine(self, steps: int) -> None: ...
-    def breakpoints(self) -> dict[int, str]: ...
-    def add_breakpoint(self, predicate: str, action: str = "engine") -> int: ...
-    def remove_breakpoint(self, number: int) -> None: ...
-    def pause_sequence(self, seq: int) -> None: ...
-    def resume_sequence(self, seq: int) -> None: ...
-    def abort_sequence(self, seq: int) -> None: ...
-    def set_priority(self, seq: int, priority: int) -> None: ...
+    def pause_engine(self) -> None:
+        """Plan no more steps."""
+
+    def continue_engine(self) -> None:
+        """Plan steps again."""
+
+    def step_engine(self, steps: int) -> None:
+        """Do so many steps, and pause again."""
+
+    def breakpoints(self) -> dict[int, str]:
+        """Predicates and actions by number."""
+
+    def add_breakpoint(self, predicate: str, action: str = "engine") -> int:
+        """Pause the engine, or (`sequence`) the sequence, at events that meet a predicate: its number."""
+
+    def remove_breakpoint(self, number: int) -> None:
+        """Forget a breakpoint."""
+
+    def pause_sequence(self, seq: int) -> None:
+        """Pause one sequence; its KV is kept."""
+
+    def resume_sequence(self, seq: int) -> None:
+        """Let a paused sequence go on."""
+
+    def abort_sequence(self, seq: int) -> None:
+        """End the request that a sequence belongs to."""
+
+    def set_priority(self, seq: int, priority: int) -> None:
+        """Of the request that a sequence belongs to; lower is more urgent."""
 
 
 class Source(Protocol):
@@ -41,9 +60,15 @@ class Source(Protocol):
     control: Control | None
 
     @property
-    def status(self) -> SourceStatus: ...
-    def start(self) -> None: ...
-    def close(self) -> None: ...
+    def status(self) -> SourceStatus:
+        """How it does."""
+
+    def start(self) -> None:
+        """Begin to follow. Errors: InspectError: there is nothing to follow; in words."""
+
+    def close(self) -> None:
+        """Let go of it. May be called again."""
+
 
     def view(self, moment: Moment | None = None) -> View:
         """The engine at a moment; None: now.
