@@ -140,6 +140,11 @@ class LiveTable(PaintedTable[Row], Generic[Row], can_focus=True):
         if column:
             self._show_column(column)
 
+    def on_resize(self) -> None:
+        """A cursor that follows the end is seen, however high the table is now."""
+        if self._follow_end and self.cursor >= len(self.keys) - 1:
+            self.call_after_refresh(self._show_cursor)
+
     # Keys
 
     def action_move(self, by: int) -> None:

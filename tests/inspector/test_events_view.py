@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from made_views import event_rows, keyframe, made_view, sequence
+from nanolens.inspector.describe import describe
 from nanolens.inspector.tui.events_view import EventsView, tone_of
 from nanolens.inspector.view import View
 from nanolens.telemetry.events import (
@@ -157,6 +158,7 @@ def test_a_run_of_a_fake_engine_shows_its_preemptions() -> None:
     expected = sum(isinstance(row.event, SequencePreempted) for row in view.events)
 
     async def script(app: ViewApp, pilot: Any) -> None:
+        assert describe(view.events[-1].event)[:50] in screen_text(app)  # the newest is seen from the start
         assert app.widget.apply_filter("on=preempted") == ""
         assert len(app.widget.exported().rows) == expected > 0
 

@@ -159,6 +159,7 @@ def test_a_run_of_a_fake_engine_shows_its_last_steps_at_80_columns() -> None:
         assert app.widget.selected_id == str(view.keyframe.step)
         assert all(len(line) <= 80 for line in screen_text(app).splitlines())
         assert f"step {view.keyframe.step} done" in screen_text(app)
+        assert any(line.split()[:1] == [app.widget.selected_id] for line in screen_text(app).splitlines())
 
     drive(view, script, (80, 17))
 
