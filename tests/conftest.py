@@ -40,7 +40,7 @@ SLOW_FILES = (
     "engine/test_engine_properties.py", "engine/test_pause_properties*", "kernels/test_*compile*",
     "kernels/test_triton_*", "kernels/test_prefill_attention*", "telemetry/test_exporter*", "telemetry/test_*kill*",
     "telemetry/test_state_of_pauses_and_swaps.py", "telemetry/test_spans_hold.py", "inspector/test_export_cli.py",
-    "inspector/test_sources_server*", "inspector/test_control.py", "inspector/test_demo_source.py",
+    "inspector/test_sources_*", "inspector/test_control.py", "inspector/test_discover.py",
 )  # fmt: skip
 
 

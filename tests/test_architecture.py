@@ -33,6 +33,8 @@ TORCH_FREE = [
     "nanolens.engine.async_engine",
     "nanolens.engine.block_manager",
     "nanolens.engine.scheduler",
+    "nanolens.inspector.sources.demo",
+    "nanolens.inspector.sources.opening",
     "nanolens.inspector.trace_cli",
     "nanolens.telemetry.exporter_process",
     "nanolens.telemetry.journal",
