@@ -30,6 +30,7 @@ from .live_table import LiveTable
 from .messages import MomentChosen, SequenceChosen
 
 NS = 1_000_000_000
+MAX_NAMES = 50_000  # sequences whose request is known, before those that have ended are forgotten
 WIDE = 110  # characters from which on the events' tags are shown too
 WARNINGS = frozenset({
     "sequence.preempted", "engine.paused", "breakpoint.hit", "step.retried", "callback.failed", "mark",
@@ -74,6 +75,7 @@ class EventsView(Vertical):
         self._view: View | None = None
         self._predicate: Predicate | None = None
         self._names = RequestNames()
+        self._learned = Moment(-1, 0, 0)  # the last event that `_names` has taken in
 
     def compose(self) -> ComposeResult:
         """The table alone."""
@@ -87,9 +89,7 @@ class EventsView(Vertical):
     def show(self, view: View) -> None:
         """Take a view."""
         self._view = view
-        self._names.names.update((seq.seq, seq.request) for seq in view.keyframe.sequences)
-        for row in view.events:
-            self._names.learn(row.event)
+        self._learn(view)
         shown = [row for row in view.events if self._passes(row)]
         total = len(view.events)
         if self._predicate is None:
@@ -160,6 +160,16 @@ class EventsView(Vertical):
         ]
         tag: Column[EventRow] = Column("event", lambda row: tag_of(row.event.__class__), 18, tone=lambda row: "dim")
         return [*columns, tag] if wide else columns
+
+    def _learn(self, view: View) -> None:
+        """Keep up with whose sequence is whose; of those whose end was never seen, not more than MAX_NAMES."""
+        if len(self._names.names) > MAX_NAMES:
+            self._names = RequestNames()
+        self._names.names.update((seq.seq, seq.request) for seq in view.keyframe.sequences)
+        for row in view.events:
+            if row.moment > self._learned:
+                self._learned = row.moment
+                self._names.learn(row.event)
 
     def _passes(self, row: EventRow) -> bool:
         return self._predicate is None or self._predicate.matches(row.event, self._names.names)
