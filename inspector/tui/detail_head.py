@@ -114,7 +114,7 @@ class DetailHead(Widget):
         return text.append("" if story.whole else "since the journal begins", self._style("dim"))
 
     def _style(self, name: str) -> Style:
-        return self.get_component_rich_style(f"head--{name}", partial=True, default=Style())
+        return self.get_component_rich_style(f"head--{name}", default=Style())
 
 
 def _safe(text: str) -> str:

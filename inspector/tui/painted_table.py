@@ -149,7 +149,7 @@ class PaintedTable(ScrollView, Generic[Row]):
             return
         before, self._lines = self._lines, {}
         width = self.size.width
-        changed = [y for y, strip in before.items() if self.render_line(y) != strip]
+        changed = [y for y in range(self.size.height) if self.render_line(y) != before.get(y)]
         if changed:
             self.refresh(*(Region(0, y, width, 1) for y in changed))
 
@@ -180,7 +180,7 @@ class PaintedTable(ScrollView, Generic[Row]):
         cells = []
         for column, size in zip(self.columns, widths_of(self.columns, width), strict=True):
             tone = column.tone(row) if column.tone else ""
-            style = base + self._style(tone, partial=True) if tone else base
+            style = self._style(tone) if tone else base
             text = fitted(column.text(row), size, column.align) + " "
             cells.append(Segment(text, style + Style(bgcolor=over.bgcolor, bold=over.bold) if over else style))
         return self._placed(cells, width, base + Style(bgcolor=over.bgcolor) if over else base)
@@ -192,8 +192,8 @@ class PaintedTable(ScrollView, Generic[Row]):
         room = max(0, width - first.cell_length)
         return Strip.join([first, rest.crop_extend(x, x + room, blank)]).crop_extend(0, width, blank)
 
-    def _style(self, name: str, partial: bool = False) -> Style:
-        return self.get_component_rich_style(f"table--{name}", partial=partial)
+    def _style(self, name: str) -> Style:
+        return self.get_component_rich_style(f"table--{name}")
 
     # Places
 

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from fake_engine import FakeEngine
+from nanolens.benchmarks.inspect_load import big_keyframe, big_steps
 from nanolens.engine.plan import StepResult
 from nanolens.engine.sampling_params import SamplingParams
 from nanolens.inspector.describe import sequences_of
 from nanolens.inspector.history.step_log import StepLog
-from nanolens.inspector.view import EventRow, Moment, SourceStatus, Stay, StepRow, Story, Tick, View
-from nanolens.telemetry.events import (
-    AnyEvent,
-    EngineStarted,
-    Keyframe,
-    SequenceSnapshot,
-    StatusChanged,
-    StepFinished,
-    StepPlanned,
-)
+from nanolens.inspector.view import EVENTS_SHOWN, EventRow, Moment, SourceStatus, Stay, Story, Tick, View
+from nanolens.telemetry.events import AnyEvent, StatusChanged
 from nanolens.telemetry.lives import FINAL, Lives
 from nanolens.telemetry.recorder import Recorder
 from nanolens.telemetry.state import EngineState
-from nanolens.telemetry.totals import TOTAL_NAMES
 
 LIVE = SourceStatus("live", 1_700_000_000.0)
 MS = 1_000_000
@@ -113,7 +106,7 @@ def view_of(run: Frames, frames: int | None = None) -> View:
         is_live=frames is None,
         keyframe=state.to_keyframe(),
         steps=log.rows(),
-        events=rows[-500:],
+        events=rows[-EVENTS_SHOWN:],
         is_order_sure=state.is_order_sure,
         stopped=state.stopped,
         first=Tick(whole[0].step, whole[0].t),
@@ -145,57 +138,20 @@ def story_of(seq: int, frames: int | None = None, run: Frames | None = None) -> 
 
 
 def big_view(num_sequences: int = 1000, blocks_each: int = 64, steps: int = 50) -> View:
-    """A view of so many sequences that decode, each with its own blocks of 16 tokens; a tenth of them are paused in
-    host memory, a tenth wait. Views of more `steps` show the same sequences later, some of them replaced by new ones.
+    """A view of so many sequences, a tenth of them paused in host memory, a tenth waiting, after so many steps of
+    10 ms; each step ends one of those that run and begins another.
     """
-    t = 1_000_000 * MS + steps * 10 * MS
-    pool = num_sequences * blocks_each
-    started = EngineStarted(
-        0, "big", 0, 1, "0", "fake", {"host_blocks": pool, "policy": "fcfs", "max_num_seqs": num_sequences}, pool, 16,
-        1000, 16 * blocks_each,
-    )  # fmt: skip
-    sequences = [_big_sequence(i, blocks_each, steps, t) for i in range(num_sequences)]
-    sequences.sort(key=lambda each: each.seq)
-    held = {entry for each in sequences for entry in each.block_table if entry >= 0}
-    waiting = [each.seq for each in sequences if each.status == "WAITING"]
-    running = [each.seq for each in sequences if each.status == "RUNNING"]
-    cached = sorted(held)[: pool // 2]
-    rows = [_big_step(step, len(running), len(waiting)) for step in range(max(1, steps - 299), steps + 1)]
-    keyframe = Keyframe(
-        t=t, step=steps, started=started, sequences=sequences, waiting=waiting, running=running, cached_blocks=cached,
-        cached_hashes=b"".join(block.to_bytes(8, "big") for block in cached),
-        cached_by=[block // blocks_each for block in cached],
-        free_blocks=[block for block in range(pool) if block not in held],
-        totals=dict.fromkeys(TOTAL_NAMES, steps),
-    )  # fmt: skip
-    planned = [EventRow(Moment(1, row.planned.step, 1), row.planned.step, row.planned.t, row.planned) for row in rows]
-    return View(
-        Moment(1, steps, 1), True, keyframe, rows, planned, True, None, Tick(1, 1_000_000 * MS), Tick(steps, t), LIVE
-    )
-
-
-def _big_sequence(place: int, blocks: int, steps: int, t: int) -> SequenceSnapshot:
-    """One of many; every 50 steps another one in 20 places gives way to a new sequence."""
-    seq = place + 10_000 * ((steps + place % 20 * 50) // 1000)
-    kind = {3: "PAUSED", 7: "WAITING"}.get(place % 10, "RUNNING")
-    arrived = t - (place + steps) * 10 * MS
-    table = range(place * blocks, (place + 1) * blocks)
-    held = [-1 - entry for entry in table] if kind == "PAUSED" else [] if kind == "WAITING" else list(table)
-    output = 0 if kind == "WAITING" else steps if kind == "RUNNING" else place
-    return SequenceSnapshot(
-        seq, f"request-{seq:06d}", kind, "prefill" if kind == "WAITING" else "decode",
-        {"PAUSED": "operator", "WAITING": "arrived"}.get(kind, "admitted"), "no_blocks" if kind == "WAITING" else "",
-        {"PAUSED": "host", "WAITING": "none"}.get(kind, "device"), place % 3, arrived, arrived + 5 * MS,
-        40 + place % 900, output, 0 if kind == "WAITING" else 39 + place % 900 + output, 16 * (place % 3), 40, 5_000,
-        place % 2, held, 0 if kind == "WAITING" else arrived + 20 * MS, t if kind == "RUNNING" else 0,
-    )  # fmt: skip
-
-
-def _big_step(step: int, running: int, waiting: int) -> StepRow:
-    t = 1_000_000 * MS + step * 10 * MS
-    planned = StepPlanned(t - 9 * MS, step, "decode", [], running, [], waiting, running, 100)
-    finished = StepFinished(t, step, MS, MS // 2, 7 * MS + step % 5 * MS // 5, 8 * MS, running, running, [])
-    return StepRow(planned, finished, 10 * MS, MS // 2, 0, 0, 0)
+    keyframe = big_keyframe(num_sequences, blocks_each)
+    state, log, rows = EngineState.from_keyframe(keyframe), StepLog(), []
+    for offset, frame in enumerate(itertools.islice(big_steps(keyframe, 10.0), steps)):
+        for index, event in enumerate(frame):
+            state.apply(event)
+            log.apply(event)
+            rows.append(EventRow(Moment(1, offset + 1, index + 1), state.step, state.t, event))
+    now = state.to_keyframe()
+    moment = rows[-1].moment if rows else Moment(1, 0, 1)
+    last = Tick(now.step, now.t)
+    return View(moment, True, now, log.rows(), rows[-EVENTS_SHOWN:], True, None, Tick(0, keyframe.t), last, LIVE)
 
 
 def _rows(frames: Iterable[Iterable[AnyEvent]]) -> Iterable[EventRow]:
