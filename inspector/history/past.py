@@ -39,7 +39,7 @@ class Past:
         else:
             log, here, done = StepLog(limit), start, 0
         self._steps = None
-        self._walk(here, done, place, count, lambda each, index, event: log.apply(event), log.lose)
+        self._walk(here, done, place, count, lambda each, first, events: log.apply_all(events), log.lose)
         self._steps = log, limit, place, count
         return log.rows()
 
@@ -59,9 +59,10 @@ class Past:
         return self._told(StoryLog(seq, request, started, whole=False), first.place, 0, place, count)
 
     def _told(self, log: StoryLog, here: Place, done: int, place: Place, count: int) -> Story | None:
-        def take(each: Place, index: int, event: AnyEvent) -> None:
-            if log.apply(event):
-                log.add(self._row(each, index, event))
+        def take(each: Place, first: int, events: list[AnyEvent]) -> None:
+            for index, event in enumerate(events, first):
+                if log.apply(event):
+                    log.add(self._row(each, index, event))
 
         self._story = None
         self._walk(here, done, place, count, take, log.lose)
@@ -74,10 +75,10 @@ class Past:
         done: int,
         place: Place,
         count: int,
-        take: Callable[[Place, int, AnyEvent], None],
+        take: Callable[[Place, int, list[AnyEvent]], None],
         lose: Callable[[], None],
     ) -> None:
-        """Hand on the events from `done` of one frame to `count` of another."""
+        """Hand on the events from `done` of one frame to `count` of another: frame, index of the first, events."""
         earlier: Place | None = None
         for each in self._store.walk(here, place):
             if earlier is not None:
@@ -85,8 +86,7 @@ class Past:
                 if not self._store.follows(each, earlier):
                     lose()
             events = self._store.events(each)
-            for index in range(done, min(count, len(events)) if each == place else len(events)):
-                take(each, index, events[index])
+            take(each, done, events[done : count if each == place else len(events)])
             earlier = each
 
     def _row(self, place: Place, index: int, event: AnyEvent) -> EventRow:

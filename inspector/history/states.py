@@ -14,7 +14,8 @@ from ...telemetry.events import Keyframe
 from ...telemetry.state import EngineState
 from .frame_store import FrameStore, Place
 
-_CHECKPOINT_EVENTS = 4000  # between two checkpoints, about: 10 ms of folding
+_CHECKPOINT_EVENTS = 4000  # at least, between two checkpoints: 10 ms of folding
+_CHECKPOINT_BYTES = 16  # of a checkpoint, for each event since the one before: making it costs a fraction of folding
 _MAX_BYTES = 32 << 20  # of checkpoints
 _NEAR_FRAMES = 64  # as far, folding on is no dearer than joining anew
 _LOOK_BACK = (64, 1024)  # frames, to settle an order that a keyframe leaves open
@@ -35,6 +36,7 @@ class States:
         self._checkpoints: OrderedDict[Place, bytes] = OrderedDict()  # the state before a frame; least used first
         self._places: list[Place] = []  # of the checkpoints, sorted
         self._bytes = 0
+        self._spacing = _CHECKPOINT_EVENTS
 
     def at(self, place: Place, count: int) -> EngineState:
         """The state when `count` events of a frame have happened; the next call may change it.
@@ -112,7 +114,7 @@ class States:
                 done = 0
                 if not self._store.follows(each, earlier):
                     state.lose()
-                if self._since >= _CHECKPOINT_EVENTS:
+                if self._since >= self._spacing:
                     self._keep(each, state)
             events = self._store.events(each)
             end = min(count, len(events)) if each == place else len(events)
@@ -130,6 +132,7 @@ class States:
         self._checkpoints[place] = data
         insort(self._places, place)
         self._bytes += len(data)
+        self._spacing = max(_CHECKPOINT_EVENTS, len(data) // _CHECKPOINT_BYTES)
         while self._bytes > _MAX_BYTES:
             oldest, gone = self._checkpoints.popitem(last=False)
             self._bytes -= len(gone)

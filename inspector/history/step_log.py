@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 from ...telemetry.events import (
     AnyEvent,
@@ -40,25 +41,18 @@ class StepLog:
         self._preemptions = self._queried = self._hit = 0
 
     def apply(self, event: AnyEvent) -> None:
-        """Take one event; most kinds cost one look at their class."""
-        kind = event.__class__
-        if kind is StepPlanned:
-            self._planned(event)  # type: ignore[arg-type]
-        elif kind is StepFinished:
-            self._finished(event)  # type: ignore[arg-type]
-        elif kind is SequencePreempted:
-            self._preemptions += 1
-        elif kind is PrefixMatched:
-            if not event.recompute:  # type: ignore[union-attr]
-                self._queried += event.queried  # type: ignore[union-attr]
-                self._hit += event.hit  # type: ignore[union-attr]
-        elif kind is EngineStarted or kind is JournalDropped:
-            self.lose()
+        """Take one event; most kinds cost one look-up."""
+        handler = _HANDLERS.get(event.__class__)
+        if handler is not None:
+            handler(self, event)
 
     def apply_all(self, events: Iterable[AnyEvent]) -> None:
         """Take a batch."""
+        handlers = _HANDLERS
         for event in events:
-            self.apply(event)
+            handler = handlers.get(event.__class__)
+            if handler is not None:
+                handler(self, event)
 
     def rows(self) -> list[StepRow]:
         """The rows now; a later event leaves the list as it is."""
@@ -68,6 +62,17 @@ class StepLog:
         """Say that events were missed: what was in flight is not waited for any more."""
         self._in_flight.clear()
         self._preemptions = self._queried = self._hit = 0
+
+    def _lost(self, e: EngineStarted | JournalDropped) -> None:
+        self.lose()
+
+    def _preempted(self, e: SequencePreempted) -> None:
+        self._preemptions += 1
+
+    def _matched(self, e: PrefixMatched) -> None:
+        if not e.recompute:
+            self._queried += e.queried
+            self._hit += e.hit
 
     def _planned(self, e: StepPlanned) -> None:
         self.step = e.step
@@ -103,3 +108,13 @@ def _done(row: StepRow, e: StepFinished, before: int) -> StepRow:
     worked = max(0, min(host[1], waited) - host[0]) + e.t - waited
     interval = max(0, e.t - begin)
     return replace(row, finished=e, interval_ns=interval, gap_ns=max(0, interval - worked))
+
+
+_HANDLERS: dict[type, Callable[[StepLog, Any], None]] = {
+    StepPlanned: StepLog._planned,
+    StepFinished: StepLog._finished,
+    SequencePreempted: StepLog._preempted,
+    PrefixMatched: StepLog._matched,
+    EngineStarted: StepLog._lost,
+    JournalDropped: StepLog._lost,
+}
