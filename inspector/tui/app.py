@@ -115,7 +115,7 @@ class NanoInspectApp(App[str]):
     def source_failed(self, words: str) -> None:
         """A source can't be looked at: choose another one, or end."""
         if self._find is None or self._source is not None:
-            self.exit(words, return_code=2)
+            self.exit(words, return_code=1)
             return
         self.pop_screen()
         self.notify(words, severity="error", timeout=10, markup=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Coroutine
 from typing import Any, ClassVar
 
@@ -65,7 +64,7 @@ class InspectScreen(LookScreen):
 
     def action_digit(self, digit: str) -> None:
         """A view's key; or, with other digits and before a key that takes one, a count."""
-        if self._count and time.monotonic() < self._count_until:
+        if self._count and self.now() < self._count_until:
             self._count = (self._count + digit)[-6:]
             if self._active != self._count_view:
                 self._show_view(self._count_view)
@@ -74,13 +73,13 @@ class InspectScreen(LookScreen):
             if 1 <= int(digit) <= len(VIEWS):
                 self.action_show_view(VIEWS[int(digit) - 1][0])
         is_key = len(self._count) == 1 and 1 <= int(digit) <= len(VIEWS)
-        self._count_until = time.monotonic() + (COUNT_S if is_key else LONG_COUNT_S)
+        self._count_until = self.now() + (COUNT_S if is_key else LONG_COUNT_S)
         self._paint()
 
     def _take_count(self) -> int:
         """The count that was typed, or 1. Typing it may have shown another view: that is taken back."""
         count = 1
-        if self._count and time.monotonic() < self._count_until:
+        if self._count and self.now() < self._count_until:
             count = max(1, int(self._count))
             if self._active != self._count_view:
                 self._show_view(self._count_view)

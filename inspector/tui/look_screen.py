@@ -82,6 +82,7 @@ class LookScreen(Screen[None]):
         self._seq: int | None = None  # of the detail view
         self._filters: dict[str, str] = {}
         self._kind, self._predicate = KIND, cast("Predicate | None", parse_predicate(KIND))
+        self.now = time.monotonic  # seconds, by which counts end
         self._count, self._count_until = "", 0.0  # typed before a key, and until when it holds
         self._trouble = ""
         self._passed = 0  # refreshes since the last look
@@ -179,7 +180,7 @@ class LookScreen(Screen[None]):
 
     def _paint(self) -> None:
         """What surrounds the view."""
-        if self._count and time.monotonic() > self._count_until:
+        if self._count and self.now() > self._count_until:
             self._count = ""
         status = self._source.status
         self._header.show(self._view, status, self.is_frozen)

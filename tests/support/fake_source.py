@@ -1,4 +1,4 @@
-"""A source for tests of nano-inspect's app: serves the views of a fake engine's run, and writes down what it is asked."""
+"""A source for tests of nano-inspect: serves the views of a fake engine's run, and writes down what it is asked."""
 
 from __future__ import annotations
 

@@ -1,0 +1,201 @@
+"""`nano-inspect`: what to look at, and how, from the command line. What is shown is the app's and once.py's."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from .. import __version__
+from ..errors import InspectError, NanolensError
+from .choices import find_choices
+from .once import as_json, as_text
+from .sources.opening import open_source
+from .sources.source import Source
+from .tui.app import INTERVAL_S, NanoInspectApp
+from .view import View
+from .web import PORT, serve
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+API_KEY = "NANOLENS_API_KEY"
+FIRST_VIEW_S = 30.0  # that --once waits for something to show
+RETRY_S = 0.1
+MIN_INTERVAL_S, MAX_INTERVAL_S = 0.05, 60.0
+
+_EPILOG = f"""\
+TARGET is http://HOST:PORT of a server, or a journal's directory, live or not. Without it, servers and journals of this
+machine are listed to choose from. An API key can also come from the environment variable {API_KEY}.
+In the program, ? shows all keys.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Look at an engine.
+
+    Args:
+        argv: arguments without the program's name; None takes the process's own.
+
+    Returns:
+        0: it ended in order; 1: there is nothing that can be looked at, in a line on stderr; 2: wrong usage.
+    """
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    problem = _problem(arguments)
+    if problem:
+        parser.error(problem)
+    try:
+        return _run(arguments)
+    except NanolensError as error:
+        return _failed(str(error))
+    except BrokenPipeError:
+        # The reader of our output went away: nothing is wrong, and the interpreter must not try to flush again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    except KeyboardInterrupt:
+        return EXIT_OK
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The flags."""
+    parser = argparse.ArgumentParser(
+        prog="nano-inspect",
+        description="See every sequence of an engine, stop its time, go back.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("target", nargs="?", metavar="TARGET", help="a server's URL, or a journal's directory")
+    parser.add_argument("--api-key", metavar="KEY", help=f"of the server (better: {API_KEY}, which nobody else sees)")
+    parser.add_argument("--run", metavar="RUN", help="of a journal that holds several (default: the one written last)")
+    parser.add_argument("--demo", action="store_true", help="start a small engine under load, and look at it")
+    parser.add_argument("--once", action="store_true", help="print what there is now as text, and end")
+    parser.add_argument("--json", action="store_true", help="print what there is now as JSON, and end")
+    parser.add_argument(
+        "--interval", type=_interval, default=INTERVAL_S, metavar="S",
+        help=f"seconds between two looks (default: {INTERVAL_S})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--web", nargs="?", type=_port, const=PORT, metavar="PORT",
+        help=f"serve it to browsers of this machine (default port: {PORT})",
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"nano-inspect {__version__}")
+    return parser
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = float("nan")
+    if not MIN_INTERVAL_S <= seconds <= MAX_INTERVAL_S:
+        raise argparse.ArgumentTypeError(f"{text!r}: give {MIN_INTERVAL_S} to {MAX_INTERVAL_S} seconds")
+    return seconds
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a port, 1 to 65535")
+    return int(text)
+
+
+def _problem(arguments: argparse.Namespace) -> str:
+    """What is wrong with the flags together; "" if nothing is."""
+    prints = arguments.once or arguments.json
+    if arguments.demo and (arguments.target or arguments.run):
+        return "--demo starts its own engine: give no TARGET and no --run"
+    if arguments.web is not None and prints:
+        return "--web shows a screen: leave --once and --json out"
+    if prints and not arguments.target and not arguments.demo:
+        return "--once and --json need a TARGET, or --demo"
+    if arguments.run and not arguments.target:
+        return "--run needs the directory of its journal as TARGET"
+    return ""
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.web is not None:
+        return _serve(arguments)
+    if arguments.once or arguments.json:
+        return _print_once(_source(arguments), arguments.json)
+    if not _has_screen():
+        raise InspectError("there is no terminal here: --once and --json print, --web serves to a browser")
+    if arguments.target or arguments.demo:
+        app = NanoInspectApp(_source(arguments), arguments.interval)
+    else:
+        key = _api_key(arguments)
+        app = NanoInspectApp(
+            None, arguments.interval, find=find_choices,
+            open_choice=lambda choice: open_source(choice.target, key, choice.run),
+        )  # fmt: skip
+    words = app.run()
+    if words:
+        return _failed(words)
+    return EXIT_FAILED if app.return_code else EXIT_OK
+
+
+def _has_screen() -> bool:
+    """A terminal; or pipes to textual-serve, in place of one."""
+    return (sys.stdout.isatty() and sys.stdin.isatty()) or "TEXTUAL_DRIVER" in os.environ
+
+
+def _source(arguments: argparse.Namespace) -> Source:
+    if arguments.demo:
+        from .sources.demo import DemoSource
+
+        return DemoSource()
+    return open_source(arguments.target, _api_key(arguments), arguments.run)
+
+
+def _api_key(arguments: argparse.Namespace) -> str | None:
+    return arguments.api_key or os.environ.get(API_KEY) or None
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    if arguments.api_key:
+        os.environ[API_KEY] = arguments.api_key  # not on a command line, which others see
+    passed = [arguments.target] if arguments.target else []
+    passed += ["--demo"] if arguments.demo else []
+    passed += ["--run", arguments.run] if arguments.run else []
+    serve([*passed, "--interval", str(arguments.interval)], arguments.web)
+    return EXIT_OK
+
+
+def _print_once(source: Source, in_json: bool) -> int:
+    try:
+        source.start()
+        view = first_view(source)
+    finally:
+        source.close()
+    if in_json:
+        print(json.dumps(as_json(view, source.title), indent=1, ensure_ascii=False))
+    else:
+        print(as_text(view, source.title), end="")
+    sys.stdout.flush()
+    return EXIT_OK
+
+
+def first_view(source: Source, wait_s: float = FIRST_VIEW_S) -> View:
+    """What a source has now, or as soon as it has something.
+
+    Raises:
+        InspectError: it has nothing for that long, or never will.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return source.view()
+        except InspectError:
+            if source.status.state not in ("connecting", "live") or time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_S)
+
+
+def _failed(words: str) -> int:
+    print(f"nano-inspect: {words}", file=sys.stderr)
+    return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
