@@ -38,8 +38,8 @@ class StepRow:
     Attributes:
         planned: what it computes.
         finished: None while it is in flight, or if it failed.
-        interval_ns: from the reading of the step before (or from the begin of planning, where the engine had nothing
-            in flight) to the reading of this one; 0 while in flight.
+        interval_ns: to the reading of this step from that of the step before, or from when there was work and the
+            engine was not paused, where that came later; 0 while in flight.
         gap_ns: of the interval, what nobody worked: neither the device, nor the host on this step.
         preemptions: sequences that lost their place while it was planned.
         queried_tokens: looked up in the prefix cache by first admissions while it was planned.

@@ -9,10 +9,12 @@ from typing import Any
 
 from ...telemetry.events import (
     AnyEvent,
+    EngineContinued,
     EngineStarted,
     JournalDropped,
     PrefixMatched,
     SequencePreempted,
+    StatusChanged,
     StepFinished,
     StepPlanned,
 )
@@ -37,7 +39,9 @@ class StepLog:
         self.t = 0
         self._limit = limit
         self._rows: deque[StepRow] = deque(maxlen=limit)
-        self._in_flight: dict[int, int] = {}  # step -> when the one before it was read; 0: nothing was in flight
+        self._in_flight: dict[int, int] = {}  # step -> the time from which it could have been worked on
+        self._demand = 0  # sequences that wait or run
+        self._busy_t = 0  # since when there have been any, and the engine was not paused; 0: since before this log
         self._preemptions = self._queried = self._hit = 0
 
     def apply(self, event: AnyEvent) -> None:
@@ -62,6 +66,7 @@ class StepLog:
         """Say that events were missed: what was in flight is not waited for any more."""
         self._in_flight.clear()
         self._preemptions = self._queried = self._hit = 0
+        self.t = self._demand = self._busy_t = 0
 
     def _lost(self, e: EngineStarted | JournalDropped) -> None:
         self.lose()
@@ -74,21 +79,34 @@ class StepLog:
             self._queried += e.queried
             self._hit += e.hit
 
+    def _status(self, e: StatusChanged) -> None:
+        came, went = e.new in _WANTS, e.old in _WANTS
+        if came and not went:
+            if not self._demand:
+                self._busy_t = e.t
+            self._demand += 1
+        elif went and not came:
+            self._demand = max(0, self._demand - 1)
+
+    def _continued(self, e: EngineContinued) -> None:
+        self._busy_t = e.t
+
     def _planned(self, e: StepPlanned) -> None:
         self.step = e.step
-        self._in_flight[e.step] = self.t if self._in_flight else 0
+        self._demand = e.running + e.waiting
+        self._in_flight[e.step] = self._busy_t
         self._rows.append(StepRow(e, None, 0, 0, self._preemptions, self._queried, self._hit))
         self._preemptions = self._queried = self._hit = 0
 
     def _finished(self, e: StepFinished) -> None:
         before, self.t = self.t, e.t
-        overlapped = bool(self._in_flight.pop(e.step, 0))
+        busy_t = self._in_flight.pop(e.step, 0)
         for failed in [step for step in self._in_flight if step < e.step]:
             del self._in_flight[failed]  # its tokens are never read
         for at in range(len(self._rows) - 1, -1, -1):
             row = self._rows[at]
             if row.planned.step == e.step:
-                self._rows[at] = _done(row, e, before if overlapped else 0)
+                self._rows[at] = _done(row, e, max(before, busy_t))
                 return
             if row.planned.step < e.step:
                 return
@@ -100,7 +118,8 @@ def _done(row: StepRow, e: StepFinished, before: int) -> StepRow:
     Args:
         row: the step as planned.
         e: its end.
-        before: when the step before was read, if that was still in flight when this one was planned; 0 otherwise.
+        before: since when it could have been worked on: the reading of the step before, or the arrival of work, or the
+            end of a pause, after that; 0 where none of these was seen.
     """
     begin = before or row.planned.t - e.plan_ns
     host = (max(begin, row.planned.t - e.plan_ns), min(e.t, row.planned.t + e.launch_ns))
@@ -110,7 +129,10 @@ def _done(row: StepRow, e: StepFinished, before: int) -> StepRow:
     return replace(row, finished=e, interval_ns=interval, gap_ns=max(0, interval - worked))
 
 
+_WANTS = frozenset({"WAITING", "RUNNING"})
 _HANDLERS: dict[type, Callable[[StepLog, Any], None]] = {
+    StatusChanged: StepLog._status,
+    EngineContinued: StepLog._continued,
     StepPlanned: StepLog._planned,
     StepFinished: StepLog._finished,
     SequencePreempted: StepLog._preempted,
