@@ -283,6 +283,20 @@ def test_only_lines_that_differ_are_painted_again() -> None:
     with_table(check)
 
 
+def test_a_move_is_painted_when_nothing_is_known_of_the_lines_before() -> None:
+    async def check(app: TableApp, pilot: Pilot[None]) -> None:
+        put(app, [1, 2])
+        await pilot.pause()
+        app.table.notify_style_update()
+        painted: list[Region] = []
+        refresh = app.table.refresh
+        app.table.refresh = lambda *regions, **how: (painted.extend(regions), refresh(*regions, **how))[1]  # type: ignore
+        app.table.action_move(1)
+        assert {1, 2} <= {region.y for region in painted}
+
+    with_table(check)
+
+
 def test_the_end_is_followed_while_the_cursor_is_there() -> None:
     async def check(app: TableApp, pilot: Pilot[None]) -> None:
         put(app, list(range(50)))
