@@ -24,5 +24,6 @@ def of_server(found: FoundServer) -> Choice:
 def of_journal(found: FoundJournal) -> Choice:
     """A run's journal."""
     written = datetime.fromtimestamp(found.written).strftime("%m-%d %H:%M")
+    run = found.run.rpartition("-")[2][:12]
     size = f"{found.num_bytes / (1 << 20):.1f} MiB"
-    return Choice(found.path, found.run, "journal", found.state, found.model, f"{written}, {size}, run {found.run[:8]}")
+    return Choice(found.path, found.run, "journal", found.state, found.model, f"{written}, {size}, {run}")

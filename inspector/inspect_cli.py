@@ -23,6 +23,7 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 API_KEY = "NANOLENS_API_KEY"
 FIRST_VIEW_S = 30.0  # that --once waits for something to show
 RETRY_S = 0.1
+DEMO_STEPS = 100  # that a demo has done before it is worth a look
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.05, 60.0
 
 _EPILOG = f"""\
@@ -118,7 +119,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.web is not None:
         return _serve(arguments)
     if arguments.once or arguments.json:
-        return _print_once(_source(arguments), arguments.json)
+        return _print_once(_source(arguments), arguments.json, DEMO_STEPS if arguments.demo else 0)
     if not _has_screen():
         raise InspectError("there is no terminal here: --once and --json print, --web serves to a browser")
     if arguments.target or arguments.demo:
@@ -162,10 +163,10 @@ def _serve(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _print_once(source: Source, in_json: bool) -> int:
+def _print_once(source: Source, in_json: bool, min_step: int) -> int:
     try:
         source.start()
-        view = first_view(source)
+        view = first_view(source, min_step)
     finally:
         source.close()
     if in_json:
@@ -176,20 +177,29 @@ def _print_once(source: Source, in_json: bool) -> int:
     return EXIT_OK
 
 
-def first_view(source: Source, wait_s: float = FIRST_VIEW_S) -> View:
+def first_view(source: Source, min_step: int = 0, wait_s: float = FIRST_VIEW_S) -> View:
     """What a source has now, or as soon as it has something.
+
+    Args:
+        source: started.
+        min_step: wait for this step as well.
+        wait_s: seconds; the step is not waited for any longer.
 
     Raises:
         InspectError: it has nothing for that long, or never will.
     """
     deadline = time.monotonic() + wait_s
     while True:
+        waits = source.status.state in ("connecting", "live") and time.monotonic() < deadline
         try:
-            return source.view()
+            view = source.view()
         except InspectError:
-            if source.status.state not in ("connecting", "live") or time.monotonic() > deadline:
+            if not waits:
                 raise
-            time.sleep(RETRY_S)
+        else:
+            if view.keyframe.step >= min_step or not waits:
+                return view
+        time.sleep(RETRY_S)
 
 
 def _failed(words: str) -> int:

@@ -131,7 +131,7 @@ class HeaderBar(Widget):
             ("", fitted(model, 24).rstrip()),
             ("step", f"{keyframe.step:,}"),
             ("", clock(keyframe.t, offset, 3)),
-            ("run", keyframe.started.run_id[:8]),
+            ("run", keyframe.started.run_id.rpartition("-")[2][:12]),
             ("up", duration(keyframe.t - keyframe.started.t)),
             ("", self._title),
         ]

@@ -186,7 +186,7 @@ class LookScreen(Screen[None]):
         self._header.show(self._view, status, self.is_frozen)
         self._time.show(self._view, self.is_frozen, self._kind, self._count)
         filtered = self._filters.get(self._active, "")
-        self._tabs.show(self._active, f"/{filtered}" if filtered else "")
+        self._tabs.show(self._active, f"/{filtered}" if filtered else status.message)
         can_steer = self._source.control is not None and status.state in ("live", "stale")
         self._footer.show(hints(self._active, self.is_frozen, can_steer, bool(filtered), self.active.HELP))
 
@@ -208,6 +208,8 @@ class LookScreen(Screen[None]):
         self._active = name
         if self._view is not None:
             view = self.active
+            if isinstance(view, DetailView):
+                view.choose(self._seq)
             view.show(self._view)
             self._switcher.current = name
             focus = view if view.can_focus else next((each for each in view.query("*") if each.can_focus), None)

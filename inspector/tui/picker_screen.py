@@ -53,11 +53,11 @@ def _tone(choice: Choice) -> Tone:
 
 
 COLUMNS: list[Column[Choice]] = [
-    Column("target", lambda choice: choice.target, 28, grow=3),
+    Column("target", lambda choice: choice.target, 21, grow=3),
     Column("kind", lambda choice: choice.kind, 7),
     Column("state", lambda choice: choice.state, 5, tone=_tone),
-    Column("model", lambda choice: choice.model, 14, grow=1),
-    Column("", lambda choice: choice.note, 18, tone=lambda choice: "dim", grow=1),
+    Column("model", lambda choice: choice.model, 12, grow=1),
+    Column("", lambda choice: choice.note, 29, tone=lambda choice: "dim", grow=1),
 ]
 
 

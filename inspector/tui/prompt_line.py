@@ -1,4 +1,4 @@
-"""One line to type into: a filter, a place in time, a priority. Knows not what for."""
+"""A line to type into: a filter, a place in time, a priority. Knows not what for."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.widgets import Input, Static
 
 Take = Callable[[str], str]
 
 
-class PromptLine(Horizontal):
-    """Hidden until it asks.
+class PromptLine(Vertical):
+    """Hidden until it asks; what is wrong stands below the line.
 
     Attributes:
         is_asking: whether it is shown.
@@ -23,12 +23,13 @@ class PromptLine(Horizontal):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "Cancel", show=False, priority=True)]
     DEFAULT_CSS = """
-    PromptLine { height: 1; display: none; background: $boost; }
+    PromptLine { height: auto; display: none; background: $boost; }
     PromptLine.-asking { display: block; }
-    PromptLine > .prompt--label { width: auto; color: $accent; text-style: bold; padding: 0 1; }
-    PromptLine > Input { width: 1fr; height: 1; border: none; padding: 0; background: $boost; }
-    PromptLine > Input:focus { border: none; }
-    PromptLine > .prompt--error { width: auto; max-width: 60%; color: $error; padding: 0 1; }
+    PromptLine > Horizontal { height: 1; }
+    PromptLine .prompt--label { width: auto; color: $accent; text-style: bold; padding: 0 1; }
+    PromptLine Input { width: 1fr; height: 1; border: none; padding: 0; background: $boost; }
+    PromptLine Input:focus { border: none; }
+    PromptLine > .prompt--error { height: auto; max-height: 4; color: $error; padding: 0 1; }
     """
 
     def __init__(self, id: str | None = None) -> None:
@@ -40,8 +41,9 @@ class PromptLine(Horizontal):
 
     def compose(self) -> ComposeResult:
         """Label, input, what is wrong."""
-        yield Static("", classes="prompt--label", markup=False)
-        yield Input(select_on_focus=False)
+        with Horizontal():
+            yield Static("", classes="prompt--label", markup=False)
+            yield Input(select_on_focus=False)
         yield Static("", classes="prompt--error", markup=False)
 
     def ask(self, label: str, text: str, hint: str, take: Take, change: Take | None = None) -> None:
@@ -87,7 +89,9 @@ class PromptLine(Horizontal):
         self._end()
 
     def _say(self, error: str) -> None:
-        self.query_one(".prompt--error", Static).update(error)
+        shown = self.query_one(".prompt--error", Static)
+        shown.update(error)
+        shown.display = bool(error)
 
     def _end(self) -> None:
         self.is_asking = False

@@ -35,6 +35,7 @@ def test_a_lost_connection_shows_and_goes() -> None:
     async def scenario(driver: Driver) -> None:
         driver.source.status_now = SourceStatus("stale", time.time(), "connection refused")
         await driver.until(lambda: "STALE" in driver.text("header"))
+        assert "connection refu" in driver.text("tabs")
         driver.source.status_now = SourceStatus("live", time.time())
         await driver.until(lambda: "LIVE" in driver.text("header"))
 
