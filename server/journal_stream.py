@@ -60,11 +60,9 @@ class JournalStream:
         if not 1 <= position.segment <= last:
             raise InvalidRequest("from", f"from={place}: the journal has segments up to {last}")
         path = segment_path(self._directory, self._reader.run, position.segment)
-        try:
-            if position.offset and not _begins_at(path, position.offset):
-                raise InvalidRequest("from", f"from={place}: no frame begins or ends there")
-        except FileNotFoundError:
-            pass  # deleted meanwhile: reading goes on at the next one, and says so
+        # Where it was deleted meanwhile, reading goes on at the next one, and says so.
+        if position.offset and path.exists() and not _begins_at(path, position.offset):
+            raise InvalidRequest("from", f"from={place}: no frame begins or ends there")
         return position
 
     async def chunks(

@@ -21,6 +21,7 @@ QUIET_S = 1.0  # without a byte, until the server is asked whether it is there
 HEALTH_S = 2.0  # for that answer
 LOST_S = 8.0  # of no answer, after which the stream is begun anew
 JOIN_S = 3.0
+_NO_OTHER_PLACE = (401, 403, 429)  # refusals that asking for another place in the journal does not change
 
 
 class ServerSource:
@@ -193,10 +194,11 @@ class ServerSource:
         position = session.position
         try:
             with self._link.journal(f"{position.segment}:{position.offset}", follow=True) as feed:
+                session.go_on()
                 self._take(session, feed)
             return
         except Refused as error:
-            if error.status != 400:
+            if error.status in _NO_OTHER_PLACE:
                 raise
         with self._link.journal("keyframe", follow=True) as feed:  # the journal has gone on in another segment
             session.rejoin(feed.position)

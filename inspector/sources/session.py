@@ -13,7 +13,7 @@ from ..view import Tick
 from .follow import Follower
 from .http_stream import ServerLink
 from .past import Past
-from .spool import Spool
+from .spool import Spool, holds_state
 
 
 class Session:
@@ -40,6 +40,8 @@ class Session:
         self.past = Past(self._spool.directory, run)
         self._skip_to = b""  # head of a frame that is here; those up to it are passed over
         self._checks_first = False
+        self._may_miss = False  # the next frame may come from a later place than was asked for
+        self._is_streamed = False  # a stream was opened that goes on
         self._has_earlier = False
         self._earlier = threading.Lock()
 
@@ -52,11 +54,15 @@ class Session:
         frames = list(frames)
         size = sum(map(len, frames))
         self.position = Position(self.position.segment, self.position.offset + size)
-        self._spool.add(self._new(frames))
+        self._spool.add(list(self._new(frames)))  # a gap is told to it before anything is added
+
+    def go_on(self) -> None:
+        """What comes next follows, unless the server has deleted that: then it begins with the whole state."""
+        self._may_miss, self._is_streamed = self._is_streamed, True
 
     def rejoin(self, position: Position) -> None:
         """What comes next begins at a frame with the whole state, which may be here already."""
-        self.position, self._checks_first = position, True
+        self.position, self._checks_first, self._may_miss = position, True, False
 
     def start(self, link: ServerLink) -> None:
         """Show what has come.
@@ -99,6 +105,10 @@ class Session:
         """Those that are not here yet."""
         for frame in frames:
             head = frame[: FRAME_HEAD.size]
+            if self._may_miss:
+                self._may_miss = False
+                if holds_state(frame):
+                    self._spool.skip()
             if self._checks_first:
                 self._checks_first = False
                 if head == self._spool.last_state:

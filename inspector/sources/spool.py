@@ -20,7 +20,7 @@ from ...telemetry.reader import JOIN_TAGS, TAG_BYTES
 
 CAP_BYTES = 128 << 20  # of what came live, and again of what was fetched from before
 SEGMENT_BYTES = 8 << 20
-FIRST_LIVE = 1_000_000  # number of the first segment that came live; those before it have lower ones
+FIRST_LIVE = 500_000  # number of the first segment that came live; those before it have lower ones
 _PREFIX = "nano-inspect-"
 
 

@@ -297,3 +297,20 @@ def test_completions_are_what_they_are_without_it(tiny_server: Server, attached:
     seen = [tiny_server.post("/v1/completions", body).json["choices"][0]["text"] for _ in range(2)]
     attached.close()
     assert tiny_server.post("/v1/completions", body).json["choices"][0]["text"] == seen[0] == seen[1]
+
+
+def test_breaks_across_ends_of_segments_leave_the_state_right(tmp_path: Path) -> None:
+    with Server(tmp_path, journal_cap="64KiB") as server:  # segments of 8 KiB
+        source = ServerSource(server.url)
+        source.start()
+        try:
+            for at in range(6):
+                server.complete([1, 2, 3 + at], max_tokens=150)
+                if (feed := source._feed) is not None:
+                    feed.cut()
+            truth = server.snapshot()
+            view = shows(source, lambda view: view.keyframe.step == truth["step"], "at the server's step")
+            assert len(view.keyframe.free_blocks) == truth["blocks"]["free"]
+            assert view.keyframe.sequences == []
+        finally:
+            source.close()

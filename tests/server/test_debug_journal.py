@@ -74,6 +74,14 @@ def follow(server: Server) -> tuple[http.client.HTTPConnection, http.client.HTTP
     return connection, connection.getresponse()
 
 
+def test_a_place_in_a_segment_that_is_gone_goes_on_at_the_next_one_and_says_so(tmp_path: Path) -> None:
+    with Server(tmp_path, journal_cap="64KiB") as server:  # segments of 8 KiB
+        server.complete("journal", max_tokens=600)
+        assert not list(server.journal.glob("*-000001.journal"))
+        first = lines(server.get("/debug/journal?from=1:1000&follow=false&format=json").body)[0]
+        assert first["segment"] > 1 and "were deleted before they were read" in first["gap"]
+
+
 def test_a_stream_goes_on_with_what_happens(tiny_server: Server) -> None:
     connection, answer = follow(tiny_server)
     try:
