@@ -20,7 +20,7 @@ from .prompt_line import PromptLine
 from .steering import Act, Steering
 
 EXAMPLES = "on=preempted, free<10, on=status to=PAUSED seq=17"
-KEYS = "a  pause the engine at …   A  pause the sequence at …   d  delete   esc  close"
+KEYS = "a pause the engine at …   A pause the sequence at …   d delete   esc close"
 
 
 class BreakpointsScreen(ModalScreen[None]):

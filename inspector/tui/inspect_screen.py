@@ -64,16 +64,17 @@ class InspectScreen(LookScreen):
 
     def action_digit(self, digit: str) -> None:
         """A view's key; or, with other digits and before a key that takes one, a count."""
-        if self._count and self.now() < self._count_until:
-            self._count = (self._count + digit)[-6:]
-            if self._active != self._count_view:
-                self._show_view(self._count_view)
-        else:
-            self._count, self._count_view = digit, self._active
-            if 1 <= int(digit) <= len(VIEWS):
-                self.action_show_view(VIEWS[int(digit) - 1][0])
-        is_key = len(self._count) == 1 and 1 <= int(digit) <= len(VIEWS)
-        self._count_until = self.now() + (COUNT_S if is_key else LONG_COUNT_S)
+        number, now, was = int(digit), self.now(), self._active
+        goes_on = bool(self._count) and now < self._count_until
+        is_key = not goes_on and 1 <= number <= len(VIEWS)
+        self._count = (self._count + digit)[-6:] if goes_on else digit
+        self._count_until = now + (COUNT_S if is_key else LONG_COUNT_S)
+        if not goes_on:
+            self._count_view = was
+        if is_key:
+            self.action_show_view(VIEWS[number - 1][0])
+        elif self._active != self._count_view:
+            self._show_view(self._count_view)
         self._paint()
 
     def _take_count(self) -> int:

@@ -29,7 +29,7 @@ class Driver:
 
     def __init__(self, app: NanoInspectApp, pilot: Pilot[Any], source: FakeSource) -> None:
         self.app, self.pilot, self.source = app, pilot, source
-        self.now = 0.0
+        self.now = 100.0
 
     @property
     def screen(self) -> InspectScreen:
