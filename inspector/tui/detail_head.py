@@ -74,14 +74,14 @@ class DetailHead(Widget):
         age = duration(max(0, view.keyframe.t - s.status_t))
         yield Text.assemble(
             (f"seq {s.seq} ", self._style("title")), f"of {_safe(s.request)} · ",
-            (s.status, self._style(s.status.lower())), f" ({reason}) for {age} · {s.phase} · priority {s.priority}",
-            f" · preempted {s.num_preemptions}×" if s.num_preemptions else "",
+            (s.status, self._style(s.status.lower())), f" ({reason}) for {age} · {s.phase} · prio {s.priority}",
+            f" · {s.num_preemptions}× preempted" if s.num_preemptions else "",
         )  # fmt: skip
         appended = f" · {s.num_appended_tokens} appended" if s.num_appended_tokens else ""
         ttft = duration(s.first_token_t - s.arrived_t if s.first_token_t else None)
         yield Text(
-            f"prompt {s.num_prompt_tokens} ({s.num_cached_tokens} cached) · computed {s.num_computed_tokens} of "
-            f"{max(s.prefill_target, s.num_computed_tokens)} · output {s.num_output_tokens} of {s.max_tokens}{appended}"
+            f"prompt {s.num_prompt_tokens} ({s.num_cached_tokens} cached) · computed {s.num_computed_tokens}/"
+            f"{max(s.prefill_target, s.num_computed_tokens)} · output {s.num_output_tokens}/{s.max_tokens}{appended}"
             f" · {s.residency} · TTFT {ttft} · ITL {duration(Intervals(view.steps).last(s))}",
             self._style("dim"),
         )

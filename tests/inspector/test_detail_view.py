@@ -57,8 +57,8 @@ def test_it_shows_facts_blocks_statuses_and_events() -> None:
         app.tell(5)
         await pilot.pause()
         head = lines(app, "head")
-        assert head[0] == "seq 5 of low · WAITING (head_of_line) for 45.4ms · decode · priority 5 · preempted 1×"
-        assert head[1].startswith("prompt 10 (0 cached) · computed 13 of 13 · output 4 of 30 · host · TTFT 10.4ms")
+        assert head[0] == "seq 5 of low · WAITING (head_of_line) for 45.4ms · decode · prio 5 · 1× preempted"
+        assert head[1].startswith("prompt 10 (0 cached) · computed 13/13 · output 4/30 · host · TTFT 10.4ms")
         assert head[2].startswith("statuses  ░") and "█" in head[2]
         assert head[4].split() == [
             "░", "queued", "800µs", "1%", "▓", "prefill", "9.6ms", "13%", "█", "decode", "18.6ms", "25%", "╳",
@@ -168,7 +168,7 @@ def test_a_narrow_screen_shows_one_table_at_a_time() -> None:
         app.tell(5)
         await pilot.pause()
         assert [line[:8] for line in lines(app, "head")] == ["seq 5 of", "prompt 1", "statuses", "its time", " " * 8]
-        assert lines(app, "head")[1].endswith("…")
+        assert "ITL" in lines(app, "head")[1]
         seen = []
         for _ in range(4):
             seen.append([name for name in ("blocks", "states", "events") if lines(app, name)])
