@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from textual import on
@@ -48,12 +49,18 @@ class Choice:
     note: str
 
 
+def _short(target: str) -> str:
+    """A path below the home directory by `~`."""
+    home = f"{Path.home()}/"
+    return f"~/{target[len(home) :]}" if len(home) > 2 and target.startswith(home) else target
+
+
 def _tone(choice: Choice) -> Tone:
     return {"live": "good", "dead": "bad"}.get(choice.state, "dim")  # type: ignore[return-value]
 
 
 COLUMNS: list[Column[Choice]] = [
-    Column("target", lambda choice: choice.target, 21, grow=3),
+    Column("target", lambda choice: _short(choice.target), 21, grow=3),
     Column("kind", lambda choice: choice.kind, 7),
     Column("state", lambda choice: choice.state, 5, tone=_tone),
     Column("model", lambda choice: choice.model, 12, grow=1),
