@@ -145,11 +145,11 @@ class LookScreen(Screen[None]):
             self._paint()
             return
         self._passed = 0
-        shown = self._view.moment if self._view else None
+        shown, asked = self._view.moment if self._view else None, self._travel.has_ways
         try:
             seen = await asyncio.to_thread(self._travel.look, shown, self._detailed())
         except NanolensError as error:
-            self._trouble_with(str(error))
+            self._trouble_with(str(error), asked)
         else:
             self._trouble = ""
             self._take(seen)
@@ -158,13 +158,13 @@ class LookScreen(Screen[None]):
     def _detailed(self) -> int | None:
         return self._seq if self._active == "detail" else None
 
-    def _trouble_with(self, words: str) -> None:
-        """Say it once, and for as long as there is nothing else to show."""
+    def _trouble_with(self, words: str, asked: bool) -> None:
+        """Say it once, or whenever it was asked for; and for as long as there is nothing else to show."""
         if self._view is None:
             self._waiting.update(words)
-        elif words != self._trouble:
+        elif asked or words != self._trouble:
             self.notify(words, severity="warning", markup=False)
-        self._trouble = words if not self.is_frozen else ""
+        self._trouble = words
 
     def _take(self, seen: Seen) -> None:
         was, self._view = self._view, seen.view

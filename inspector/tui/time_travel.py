@@ -96,6 +96,11 @@ class TimeTravel:
             way = Steps(self._ways.pop().count + way.count)  # type: ignore[attr-defined]
         self._ways.append(way)
 
+    @property
+    def has_ways(self) -> bool:
+        """Whether the next look goes somewhere."""
+        return bool(self._ways)
+
     def freeze(self, moment: Moment) -> None:
         """Stay at a moment."""
         self._ways.clear()

@@ -84,6 +84,15 @@ def test_no_such_event_is_told_and_the_moment_stays() -> None:
     drive(scenario)
 
 
+def test_no_such_event_is_told_each_time_that_it_is_asked_for() -> None:
+    async def scenario(driver: Driver) -> None:
+        for count in (1, 2):
+            await driver.press("right_curly_bracket")
+            await driver.until(lambda count=count: len(driver.told) == count)
+
+    drive(scenario)
+
+
 def test_the_kind_of_event_is_asked_for_and_checked() -> None:
     async def scenario(driver: Driver) -> None:
         await driver.press("e")
