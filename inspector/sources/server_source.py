@@ -72,8 +72,8 @@ class ServerSource:
         Raises:
             InspectError: nobody listens there, the key is wrong, it is no nano-serve, or it keeps no journal.
         """
-        info = self._link.info()
         try:
+            info = self._link.info()
             with self._link.journal("keyframe", follow=False) as feed:
                 self._begin(info, feed)
         except InspectError:
