@@ -19,11 +19,11 @@ from nanolens.inspector.view import SourceStatus
 
 @pytest.mark.parametrize(
     ("state", "badge"),
-    [("stale", "STALE 1m30s"), ("dead", "DEAD"), ("ended", "ENDED"), ("connecting", "CONNECTING"), ("live", "LIVE")],
+    [("stale", "STALE 1m"), ("dead", "DEAD"), ("ended", "ENDED"), ("connecting", "CONNECTING"), ("live", "LIVE")],
 )
 def test_the_badge_says_how_the_source_does(state: str, badge: str) -> None:
     source = FakeSource()
-    source.status_now = SourceStatus(state, time.time() - 90.2)  # type: ignore[arg-type]
+    source.status_now = SourceStatus(state, time.time() - 70)  # type: ignore[arg-type]
 
     async def scenario(driver: Driver) -> None:
         await driver.until(lambda: badge in driver.text("header"))
