@@ -35,6 +35,7 @@ from ..telemetry.events import (
     StepFinished,
     StepPlanned,
     StepRetried,
+    StreamStalled,
     SwapFinished,
     TokensSampled,
     WaitReasonChanged,
@@ -246,6 +247,10 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     TokensSampled: lambda e: f"sampled {', '.join(f'seq {s}: {t}' for s, t in zip(e.seqs, e.tokens, strict=True))}",
     CallbackFailed: lambda e: f"a callback of request {e.request} failed: {e.message}",
     JournalDropped: lambda e: f"journal lost {plural(e.events, 'event')} in {plural(e.frames, 'frame')}: {e.reason}",
+    StreamStalled: lambda e: (
+        f"stream of request {e.request} was held up by its reader for {e.stalled_ns / 1e9:.2f} s; "
+        f"{plural(e.pieces, 'piece')} waited"
+    ),
     Mark: lambda e: f"mark by {e.origin}: {e.text}",
     Keyframe: _keyframe,
 }

@@ -352,6 +352,15 @@ class JournalDropped(Event, tag="journal.dropped"):
     reason: str
 
 
+class StreamStalled(Event, tag="stream.stalled"):
+    """The reader of a request's stream held it up for `stalled_ns`, until `t`; the engine did not wait for it."""
+
+    t: int
+    request: str
+    stalled_ns: int
+    pieces: int  # that waited
+
+
 class Mark(Event, tag="mark"):
     """A note put into the journal by a person or a tool."""
 
@@ -412,5 +421,5 @@ AnyEvent = Union[
     RequestArrived, RequestRefused, RequestFinished, StatusChanged, WaitReasonChanged, SequenceResumed,
     PriorityChanged, PrefixMatched, BlocksAllocated, BlocksCached, BlocksFreed, BlocksSwapped, SwapFinished,
     BlockCopied, SequencePreempted, StepPlanned, StepFinished, StepRetried, TokensSampled, CallbackFailed,
-    JournalDropped, Mark, Keyframe,
+    JournalDropped, StreamStalled, Mark, Keyframe,
 ]  # fmt: skip

@@ -1,0 +1,134 @@
+"""The `latency` projection: every request's time, to the nanosecond, divided among what it was spent on.
+
+docs/latency.md states the rules and their reasons. Knows the tracks of one pass and the windows of the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Union
+
+from .latency_tracks import LatencyTracks, RequestTrack, Rest, Run, Track
+from .run_division import RunDivision
+from .step_costs import StepCostModel
+from .step_windows import StepWindows
+
+PARTS = (
+    "queue_next_step", "queue_no_blocks", "queue_sequence_cap", "queue_token_budget", "queue_head_of_line",
+    "queue_sibling_prefill", "engine_paused", "own_prefill", "prefill_interference", "own_decode", "batch_cost",
+    "host_gap", "preempted", "recompute", "swap", "paused", "back_pressure", "unknown",
+)  # fmt: skip
+_NOT_THE_ENGINES = frozenset({"paused", "engine_paused", "unknown"})  # parts that a paused engine does not interrupt
+
+Piece = Union[Rest, Run, str]  # a text is the name of a part
+
+
+@dataclass(slots=True)
+class Breakdown:
+    """Where one request's time went.
+
+    Attributes:
+        request: its record.
+        track: the sequence whose end was the request's: what it spent, the request spent.
+        begin_t: its arrival.
+        end_t: its end, or the moment of the look for one that lives; with a slow reader, when that had caught up.
+        parts: name -> nanoseconds, those that are not 0; they add up to `total_ns`.
+        ttft_parts: the same up to the first token; empty where there is none.
+        ended: whether it has ended.
+    """
+
+    request: RequestTrack
+    track: Track
+    begin_t: int
+    end_t: int
+    parts: dict[str, int] = field(default_factory=dict)
+    ttft_parts: dict[str, int] = field(default_factory=dict)
+    ended: bool = True
+
+    @property
+    def total_ns(self) -> int:
+        """From arrival to end."""
+        return self.end_t - self.begin_t
+
+    @property
+    def ttft_ns(self) -> int:
+        """From arrival to the first token; 0 where there is none."""
+        return self.track.first_token_t - self.begin_t if self.track.first_token_t else 0
+
+
+class Latency:
+    """The model over a journal, or what there is of it so far.
+
+    Args:
+        tracks: the pass over it, finished.
+        model: of the steps' cost; None fits one to the steps of this journal.
+    """
+
+    def __init__(self, tracks: LatencyTracks, model: StepCostModel | None = None) -> None:
+        self.tracks = tracks
+        self.windows = StepWindows(tracks.steps, tracks.pauses, tracks.begin_t, model)
+
+    @property
+    def model(self) -> StepCostModel:
+        """What a step costs."""
+        return self.windows.model
+
+    def breakdowns(self) -> Iterator[Breakdown]:
+        """All requests, those that live too, in order of arrival."""
+        for request in self.tracks.requests.values():
+            found = self.breakdown(request)
+            if found is not None:
+                yield found
+
+    def breakdown(self, request: RequestTrack) -> Breakdown | None:
+        """One request; None where the journal holds none of its sequences."""
+        tracks = [self.tracks.tracks[seq] for seq in request.seqs if seq in self.tracks.tracks]
+        if not tracks:
+            return None
+        now = self.tracks.t
+        last = max(tracks, key=lambda track: track.end_t or now + 1)
+        result = self.of_track(last)
+        result.request = request
+        caught_up = max((t for t, _ in request.stalls), default=0)
+        if result.ended and caught_up > result.end_t:
+            result.parts["back_pressure"] = caught_up - result.end_t
+            result.end_t = caught_up
+        return result
+
+    def of_track(self, track: Track) -> Breakdown:
+        """One sequence."""
+        request = self.tracks.requests[track.request]
+        end = track.end_t or self.tracks.t
+        result = Breakdown(request, track, track.arrived_t, end, ended=bool(track.end_t))
+        first = track.first_token_t
+        for begin, stop, piece in self._pieces(track, end):
+            _merge(result.parts, self.divide(piece, begin, stop))
+            if first and begin < first:
+                _merge(result.ttft_parts, self.divide(piece, begin, min(stop, first)))
+        return result
+
+    def _pieces(self, track: Track, end: int) -> Iterator[tuple[int, int, Piece]]:
+        """(begin, end, what it was) of the times of a life, without gap or overlap."""
+        if track.known_t > track.arrived_t:
+            yield track.arrived_t, track.known_t, "unknown"
+        for begin, stop in track.gaps:
+            yield begin, stop, "unknown"
+        for rest in track.rests:
+            yield rest.begin_t, rest.end_t or end, rest
+        for run in track.runs:
+            yield run.begin_t, run.end_t or end, run
+
+    def divide(self, piece: Piece, begin: int, end: int) -> dict[str, int]:
+        """The parts of an interval within a piece of a life."""
+        if isinstance(piece, Run):
+            return RunDivision(self.windows, piece).divide(begin, end)
+        part = piece if isinstance(piece, str) else piece.part
+        paused = 0 if part in _NOT_THE_ENGINES else self.windows.paused_within(begin, end)
+        return {part: end - begin - paused, "engine_paused": paused} if paused else {part: end - begin}
+
+
+def _merge(parts: dict[str, int], more: dict[str, int]) -> None:
+    for name, value in more.items():
+        if value:
+            parts[name] = parts.get(name, 0) + value

@@ -1,0 +1,155 @@
+"""The time of a run cut into windows, one a step, and each window's device time divided among what caused it.
+
+A window reaches from the reading of one step to the reading of the next. Its last part is the step's device time; what
+is before that is the host's, or the engine was paused. Sums over any range of windows cost the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .latency_tracks import StepTable
+from .step_costs import Floats, StepCostModel, fit
+
+Ints = NDArray[np.int64]
+
+
+def _sums(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    """[n] -> [n + 1]: sums of the first so many."""
+    result = np.zeros(len(values) + 1, dtype=values.dtype)
+    np.cumsum(values, out=result[1:])
+    return result
+
+
+class StepWindows:
+    """Windows of all finished steps.
+
+    Args:
+        table: the steps.
+        pauses: (begin, end, cause) of the times in which the engine was paused.
+        begin_t: where the journal begins.
+        model: of the steps' cost; None fits one to these.
+
+    Attributes:
+        model: the one that divides.
+        number, end_t, begin_t: of each window: its step, and clock nanoseconds.
+        device: nanoseconds of device time.
+        host: nanoseconds in which the device had nothing of this step to do, and the engine was not paused.
+        paused: the rest.
+        fixed, prefill, decode: `device`, divided: what any step costs, what its chunks add, what its decodes add.
+        unit: device nanoseconds to one of the model's (0 where the step's time was not measured).
+    """
+
+    def __init__(
+        self,
+        table: StepTable,
+        pauses: Sequence[tuple[int, int, str]],
+        begin_t: int,
+        model: StepCostModel | None = None,
+    ) -> None:
+        columns = np.array(table.rows, dtype=np.int64).reshape(-1, len(StepTable.COLUMNS)).T
+        named = dict(zip(StepTable.COLUMNS, columns, strict=True))
+        self.columns: dict[str, Ints] = named
+        self.number: Ints = named["number"]
+        self.end_t: Ints = named["end_t"]
+        self.begin_t: Ints = np.concatenate(([begin_t], self.end_t[:-1])) if len(table) else self.end_t
+        work = np.stack([named[name] for name in StepTable.COLUMNS[-4:]], axis=1).astype(np.float64)
+        features: Floats = np.concatenate([np.ones((len(work), 1)), work], axis=1)
+        self.model = fit(features, named["device_ns"].astype(np.float64)) if model is None else model
+        self.pauses = [(begin, end) for begin, end, _ in pauses]
+        self._divide(features, named)
+
+    def _divide(self, features: Floats, named: dict[str, Ints]) -> None:
+        length = self.end_t - self.begin_t
+        self.paused: Ints = np.zeros(len(length), dtype=np.int64)
+        for begin, end in self.pauses:
+            first = int(np.searchsorted(self.end_t, begin, "right"))
+            last = int(np.searchsorted(self.end_t, end, "left"))
+            for i in range(first, min(last + 1, len(length))):
+                self.paused[i] += max(0, min(end, int(self.end_t[i])) - max(begin, int(self.begin_t[i])))
+        self.device: Ints = np.clip(named["device_ns"], 0, length - self.paused)
+        self.host: Ints = length - self.paused - self.device
+        costs = features * self.model.coefficients
+        costs[costs.sum(axis=1) <= 0, 0] = 1.0
+        self.unit: Floats = self.device / costs.sum(axis=1)
+        self.fixed: Floats = costs[:, 0] * self.unit
+        self.prefill: Floats = (costs[:, 1] + costs[:, 2]) * self.unit
+        self.decode: Floats = (costs[:, 3] + costs[:, 4]) * self.unit
+        decodes = named["decodes"]
+        has_decodes = decodes > 0
+        self._ordinal: Ints = np.cumsum(has_decodes) - has_decodes
+        by_key = np.where(has_decodes, self.unit * self.model.decode_context, 0.0)
+        self._sum_own = _sums(np.where(has_decodes, self.fixed + self.unit * self.model.decode, 0.0))
+        self._sum_key = _sums(by_key)
+        self._sum_key_ordinal = _sums(by_key * self._ordinal)
+        self._sum_fixed, self._sum_prefill = _sums(self.fixed), _sums(self.prefill)
+        self._sum_decode = _sums(self.decode)
+        self._sum_prefill_alone = _sums(np.where(has_decodes, 0.0, self.fixed))
+        self._sum_device, self._sum_host, self._sum_paused = _sums(self.device), _sums(self.host), _sums(self.paused)
+
+    def __len__(self) -> int:
+        return len(self.end_t)
+
+    def rows_of(self, first: int, last: int) -> tuple[int, int]:
+        """[from, to) of the windows of steps `first` to `last`."""
+        return int(np.searchsorted(self.number, first, "left")), int(np.searchsorted(self.number, last, "right"))
+
+    def row_after(self, t: int) -> int:
+        """The window that the nanosecond after `t` is in; len(self) where no step was read after it."""
+        return int(np.searchsorted(self.end_t, t, "right"))
+
+    def exact(self, first: int, last: int) -> tuple[int, int, int]:
+        """(device, host, paused) nanoseconds of windows [first, last)."""
+        return (
+            int(self._sum_device[last] - self._sum_device[first]),
+            int(self._sum_host[last] - self._sum_host[first]),
+            int(self._sum_paused[last] - self._sum_paused[first]),
+        )
+
+    def bystander(self, first: int, last: int) -> tuple[float, float, float]:
+        """(own, interference, batch) of the device time of windows [first, last) for one who computes nothing there."""
+        alone = float(self._sum_prefill_alone[last] - self._sum_prefill_alone[first])
+        fixed = float(self._sum_fixed[last] - self._sum_fixed[first])
+        prefill = float(self._sum_prefill[last] - self._sum_prefill[first])
+        return 0.0, prefill + alone, float(self._sum_decode[last] - self._sum_decode[first]) + fixed - alone
+
+    def decoder(self, first: int, last: int, keys: float) -> tuple[float, float, float]:
+        """The same for one who decodes in each of them that has decodes, the first time over `keys` keys.
+
+        Its own part is what these steps would cost with it alone.
+        """
+        _, interference, batch = self.bystander(first, last)
+        if first >= last:
+            return 0.0, interference, batch
+        by_key = float(self._sum_key[last] - self._sum_key[first])
+        grown = float(self._sum_key_ordinal[last] - self._sum_key_ordinal[first]) - by_key * int(self._ordinal[first])
+        own = float(self._sum_own[last] - self._sum_own[first]) + keys * by_key + grown
+        return own, interference, batch - own
+
+    def prefiller(self, row: int, tokens: int, pairs: int) -> tuple[float, float, float]:
+        """The same for one whose chunk is in window `row`."""
+        unit, model = float(self.unit[row]), self.model
+        chunk = unit * (model.prefill_token * tokens + model.prefill_pair * pairs)
+        fixed = float(self.fixed[row])
+        return chunk + fixed, float(self.prefill[row]) - chunk, float(self.decode[row])
+
+    def keys_at(self, first: int, row: int, keys: int) -> int:
+        """Keys that a decode attends to in window `row`, if it attended to `keys` in window `first`."""
+        return keys + int(self._ordinal[row] - self._ordinal[first])
+
+    def clip(self, row: int, begin: int, end: int) -> tuple[int, int, int]:
+        """(device, host, paused) nanoseconds of the part of a window from `begin` to `end`."""
+        starts = int(self.end_t[row]) - int(self.device[row])
+        device = max(0, end - max(begin, starts))
+        before = end - begin - device
+        paused = 0
+        if self.paused[row]:
+            paused = min(before, self.paused_within(begin, end))
+        return device, before - paused, paused
+
+    def paused_within(self, begin: int, end: int) -> int:
+        """Nanoseconds of an interval in which the engine was paused."""
+        return sum(max(0, min(end, to) - max(begin, since)) for since, to in self.pauses)
