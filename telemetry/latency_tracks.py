@@ -19,6 +19,7 @@ from .events import (
     EngineContinued,
     EnginePaused,
     EngineStarted,
+    JournalDropped,
     Keyframe,
     PrefixMatched,
     RequestArrived,
