@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Union
 
-from .latency_tracks import LatencyTracks, RequestTrack, Rest, Run, Track
+from .latency_tracks import LatencyTracks
 from .run_division import RunDivision
 from .step_costs import StepCostModel
 from .step_windows import StepWindows
+from .tracks import RequestTrack, Rest, Run, Track
 
 PARTS = (
     "queue_next_step", "queue_no_blocks", "queue_sequence_cap", "queue_token_budget", "queue_head_of_line",
@@ -67,7 +68,7 @@ class Latency:
 
     def __init__(self, tracks: LatencyTracks, model: StepCostModel | None = None) -> None:
         self.tracks = tracks
-        self.windows = StepWindows(tracks.steps, tracks.pauses, tracks.begin_t, model)
+        self.windows = StepWindows(tracks.steps, tracks.pauses, tracks.begin_t, model, tracks.unread_t)
 
     @property
     def model(self) -> StepCostModel:
@@ -76,7 +77,7 @@ class Latency:
 
     def breakdowns(self) -> Iterator[Breakdown]:
         """All requests, those that live too, in order of arrival."""
-        for request in self.tracks.requests.values():
+        for request in self.tracks.all_requests:
             found = self.breakdown(request)
             if found is not None:
                 yield found
@@ -88,8 +89,7 @@ class Latency:
             return None
         now = self.tracks.t
         last = max(tracks, key=lambda track: track.end_t or now + 1)
-        result = self.of_track(last)
-        result.request = request
+        result = self._divided(request, last)
         caught_up = max((t for t, _ in request.stalls), default=0)
         if result.ended and caught_up > result.end_t:
             result.parts["back_pressure"] = caught_up - result.end_t
@@ -99,6 +99,11 @@ class Latency:
     def of_track(self, track: Track) -> Breakdown:
         """One sequence."""
         request = self.tracks.requests[track.request]
+        if track.seq not in request.seqs:  # an id that was used again
+            request = next(request for request in self.tracks.all_requests if track.seq in request.seqs)
+        return self._divided(request, track)
+
+    def _divided(self, request: RequestTrack, track: Track) -> Breakdown:
         end = track.end_t or self.tracks.t
         result = Breakdown(request, track, track.arrived_t, end, ended=bool(track.end_t))
         first = track.first_token_t

@@ -8,146 +8,27 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from .events import (
     AnyEvent,
-    BlocksAllocated,
-    BlocksFreed,
-    BlocksSwapped,
-    EngineContinued,
-    EnginePaused,
     EngineStarted,
     JournalDropped,
     Keyframe,
-    PrefixMatched,
     RequestArrived,
-    RequestFinished,
     SequencePreempted,
+    SequenceSnapshot,
     StatusChanged,
     StepFinished,
     StepPlanned,
-    StreamStalled,
-    SwapFinished,
     WaitReasonChanged,
 )
 from .state import EngineState
 from .step_costs import pairs_of
+from .track_events import TRACK_HANDLERS
+from .tracks import RequestTrack, Rest, Run, StepTable, Track
 
-FINAL = ("FINISHED", "ERROR")
-
-
-@dataclass(slots=True)
-class Rest:
-    """A time in which a sequence did not run: WAITING for one reason, or PAUSED."""
-
-    part: str
-    begin_t: int
-    end_t: int
-    reason: str  # of the wait or the pause
-    after: str  # reason of the transition that began it
-
-
-@dataclass(slots=True)
-class Run:
-    """A time in which a sequence was RUNNING.
-
-    Attributes:
-        chunks: (step, first position, tokens, how many of them it had computed before).
-        decodes: (first step, last step, keys that the first one's query attends to).
-    """
-
-    begin_t: int
-    end_t: int = 0
-    chunks: list[tuple[int, int, int, int]] = field(default_factory=list)
-    decodes: list[tuple[int, int, int]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Track:
-    """One sequence. Times are clock nanoseconds.
-
-    Attributes:
-        known_t: from when on the journal tells of it: its arrival, or the keyframe that it was joined at.
-        gaps: (begin, end) of what the journal lost.
-        blocks: pairs of a time and the device blocks held from then on.
-        end_t: when it ended; 0 while it lives.
-    """
-
-    seq: int
-    request: str
-    arrived_t: int
-    known_t: int
-    num_prompt_tokens: int
-    priority: int = 0
-    rests: list[Rest] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
-    preemptions: list[SequencePreempted] = field(default_factory=list)
-    swaps: list[SwapFinished] = field(default_factory=list)
-    gaps: list[tuple[int, int]] = field(default_factory=list)
-    blocks: array[int] = field(default_factory=lambda: array("q"))
-    num_blocks: int = 0
-    matched: PrefixMatched | None = None
-    status: str = ""
-    reason: str = ""
-    end_t: int = 0
-    first_token_t: int = 0
-    last_token_t: int = 0
-    num_output_tokens: int = 0
-    high: int = 0  # most tokens that it ever had computed
-    decode_from: tuple[int, int] | None = None  # (first step, keys) of the decodes that are going on
-
-    def rest(self, part: str, t: int, reason: str, after: str) -> None:
-        """Begin a time in which it does not run."""
-        self.rests.append(Rest(part, t, 0, reason, after))
-
-    def stop(self, t: int) -> None:
-        """End what is going on."""
-        last = self.runs[-1] if self.status == "RUNNING" and self.runs else self.rests[-1] if self.rests else None
-        if last is not None and not last.end_t:
-            last.end_t = t
-
-    def hold(self, t: int, change: int) -> None:
-        """Count device blocks that it took (> 0) or gave up."""
-        self.num_blocks += change
-        self.blocks.append(t)
-        self.blocks.append(self.num_blocks)
-
-
-@dataclass(slots=True)
-class RequestTrack:
-    """One request. `stalls` are (end, nanoseconds) of times in which its reader held its stream up."""
-
-    request: str
-    arrived_t: int
-    seqs: list[int]
-    num_prompt_tokens: int
-    priority: int
-    max_tokens: int = 0
-    finished: RequestFinished | None = None
-    stalls: list[tuple[int, int]] = field(default_factory=list)
-
-
-class StepTable:
-    """Finished steps in columns, in the order in which they were read. Durations are nanoseconds."""
-
-    COLUMNS = (
-        "number", "end_t", "device_ns", "plan_ns", "launch_ns", "collect_ns", "wait_ns",
-        "prefill_tokens", "prefill_pairs", "decodes", "decode_context",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.rows: array[int] = array("q")  # row after row
-
-    def add(self, e: StepFinished, work: tuple[int, int, int, int]) -> None:
-        """Append a step, given its prefill tokens, prefill pairs, decodes and decode context."""
-        self.rows.extend(
-            (e.step, e.t, e.device_ns, e.plan_ns, e.launch_ns, e.collect_ns, e.wait_ns, *work)
-        )  # fmt: skip
-
-    def __len__(self) -> int:
-        return len(self.rows) // len(self.COLUMNS)
+__all__ = ["LatencyTracks", "RequestTrack", "Rest", "Run", "StepTable", "Track"]
 
 
 class LatencyTracks:
@@ -157,11 +38,13 @@ class LatencyTracks:
         state: the state projection, which this one runs along.
         tracks: sequence -> its track, in order of arrival; those that have ended too.
         requests: request -> its track. An id that was used again names the last one.
+        all_requests: all of them, in order of arrival.
         steps: the finished ones.
         chunks: step, sequence, tokens, pairs; chunk after chunk.
         pauses: [begin, end (0: still), cause] of the times in which the engine was paused.
         heads: (t, sequence or -1, reason): who stands at the head of the queue from then on, and why it waits.
         begin_t: where the journal begins.
+        unread_t: when the first step was planned that nobody has read yet; 0: none is.
         t: the newest event's time.
     """
 
@@ -169,18 +52,19 @@ class LatencyTracks:
         self.state = EngineState()
         self.tracks: dict[int, Track] = {}
         self.requests: dict[str, RequestTrack] = {}
+        self.all_requests: list[RequestTrack] = []
         self.steps = StepTable()
         self.chunks: array[int] = array("q")
         self.pauses: list[tuple[int, int, str]] = []
         self.heads: list[tuple[int, int, str]] = []
         self.begin_t = 0
+        self.unread_t = 0
         self.t = 0
         self._joined = False
         self._head = -1
         self._lost_t = 0  # since when events are missing
-        self._planned: dict[int, tuple[int, int, int, int]] = {}
+        self._planned: dict[int, tuple[int, int, int, int, int]] = {}  # step -> (t, its work)
         self._context = 0  # tokens that those who decode have computed
-        self._swapping: dict[int, SwapFinished] = {}
 
     def apply(self, event: AnyEvent) -> None:
         """Take one event.
@@ -194,8 +78,12 @@ class LatencyTracks:
             state.apply(event)
             if state.joined:
                 self._joined = True
+                self.t = max(self.t, state.t)
                 self._join(event)
             return
+        t = getattr(event, "t", 0)
+        if t > self.t:
+            self.t = t
         before = _BEFORE.get(kind)
         if before is not None:
             before(self, event)
@@ -211,7 +99,7 @@ class LatencyTracks:
         self.state.lose()
         if not self._joined:
             return
-        self._joined, self._lost_t = False, self.state.t
+        self._joined, self._lost_t = False, self.t
         for track in self.tracks.values():
             if not track.end_t:
                 self._stop_decoding(track, self.state.step)
@@ -223,13 +111,18 @@ class LatencyTracks:
 
     def finish(self, t: int | None = None) -> None:
         """Close, as of `t`, what is still under way; nothing can be applied afterwards."""
-        end = max(self.state.t, t or 0)
-        self.t = end
+        self.t = end = max(self.t, t or 0)
+        last = self.steps.last_step
+        self.unread_t = min((work[0] for step, work in self._planned.items() if step > last), default=0)
         for track in self.tracks.values():
-            if not track.end_t:
+            if track.end_t:
+                continue
+            if self._joined:
                 self._read_tokens(track)
                 self._stop_decoding(track, self.state.step)
                 track.stop(end)
+            elif end > self._lost_t:
+                track.gaps.append((self._lost_t, end))
         if self.pauses and not self.pauses[-1][1]:
             begin, _, cause = self.pauses[-1]
             self.pauses[-1] = (begin, end, cause)
@@ -237,31 +130,30 @@ class LatencyTracks:
     # Joining
 
     def _join(self, event: AnyEvent) -> None:
-        self.t = t = self.state.t
         if isinstance(event, EngineStarted):
-            self.tracks.clear()
-            self.requests.clear()
-            self.begin_t = t
-            return
-        if not isinstance(event, Keyframe):
-            return
-        if not self.begin_t:
-            self.begin_t = t
-        if event.engine_paused and not (self.pauses and not self.pauses[-1][1]):
-            self.pauses.append((t, 0, event.engine_paused))
+            self.begin_t = event.t
+        elif isinstance(event, Keyframe):
+            self.begin_t = self.begin_t or self.t
+            self._join_pause(event.engine_paused)
+            self._join_sequences(event, self.t)
+
+    def _join_pause(self, cause: str) -> None:
+        """The engine is paused now for this cause, or ("") is not."""
+        open_ = bool(self.pauses) and not self.pauses[-1][1]
+        if cause and not open_:
+            self.pauses.append((self.t, 0, cause))
+        elif open_ and not cause:
+            begin, _, before = self.pauses[-1]
+            self.pauses[-1] = (begin, self._lost_t, before)
+
+    def _join_sequences(self, event: Keyframe, t: int) -> None:
         here = set()
         for s in event.sequences:
             here.add(s.seq)
             track = self.tracks.get(s.seq)
             if track is None:
-                track = Track(s.seq, s.request, s.arrived_t, t, s.num_prompt_tokens, s.priority)
-                self.tracks[s.seq] = track
-                request = self.requests.setdefault(
-                    s.request, RequestTrack(s.request, s.arrived_t, [], s.num_prompt_tokens, s.priority, s.max_tokens)
-                )
-                if s.seq not in request.seqs:
-                    request.seqs.append(s.seq)
-            elif self._lost_t:
+                track = self._adopt(s, t)
+            else:
                 track.gaps.append((self._lost_t, t))
             track.first_token_t, track.last_token_t = s.first_token_t, s.last_token_t
             track.num_output_tokens = s.num_output_tokens
@@ -270,12 +162,25 @@ class LatencyTracks:
             track.high = max(track.high, s.num_computed_tokens)
             self._enter(track, s.status, s.reason, t, s.wait_reason)
         for track in self.tracks.values():
-            if self._lost_t and not track.end_t and track.seq not in here:
+            if not track.end_t and track.seq not in here:
                 track.end_t = self._lost_t  # it ended in the gap
                 track.hold(self._lost_t, -track.num_blocks)
-        self._lost_t = 0
         for seq in self.state.steps.decoding:
             self._start_decoding(self.tracks[seq], self.state.step + 1)
+
+    def _adopt(self, s: SequenceSnapshot, t: int) -> Track:
+        """A sequence that the journal tells of from here on."""
+        track = self.tracks[s.seq] = Track(s.seq, s.request, s.arrived_t, t, s.num_prompt_tokens, s.priority)
+        request = self.requests.get(s.request)
+        if request is None or request.arrived_t != s.arrived_t:
+            request = RequestTrack(s.request, s.arrived_t, [], s.num_prompt_tokens, s.priority, s.max_tokens)
+            self._ask(request)
+        request.seqs.append(s.seq)
+        return track
+
+    def _ask(self, request: RequestTrack) -> None:
+        self.requests[request.request] = request
+        self.all_requests.append(request)
 
     def _enter(self, track: Track, status: str, reason: str, t: int, wait: str = "") -> None:
         track.status, track.reason = status, reason
@@ -348,14 +253,9 @@ class LatencyTracks:
 
     def _arrived(self, e: RequestArrived) -> None:
         prompt = e.num_prompt_tokens
-        self.requests[e.request] = RequestTrack(e.request, e.t, list(e.seqs), prompt, e.priority, e.max_tokens)
+        self._ask(RequestTrack(e.request, e.t, list(e.seqs), prompt, e.priority, e.max_tokens))
         for seq in e.seqs:
             self.tracks[seq] = Track(seq, e.request, e.t, e.t, prompt, e.priority)
-
-    def _request_finished(self, e: RequestFinished) -> None:
-        request = self.requests.get(e.request)
-        if request is not None:
-            request.finished = e
 
     def _status(self, e: StatusChanged) -> None:
         # The first rest begins with the arrival itself, so that no nanosecond is lost between the two events.
@@ -372,25 +272,6 @@ class LatencyTracks:
         elif e.seq == self._head:
             self._set_head(e.t, -1, "")
 
-    def _matched(self, e: PrefixMatched) -> None:
-        if not e.recompute:
-            self.tracks[e.seq].matched = e
-
-    def _allocated(self, e: BlocksAllocated) -> None:
-        self.tracks[e.seq].hold(e.t, len(e.cached) + len(e.new))
-
-    def _freed(self, e: BlocksFreed) -> None:
-        self.tracks[e.seq].hold(e.t, -sum(1 for entry in e.blocks if entry >= 0))
-
-    def _swapped(self, e: BlocksSwapped) -> None:
-        came = sum(1 for entry in e.targets if entry >= 0) - sum(1 for entry in e.sources if entry >= 0)
-        self.tracks[e.seq].hold(e.t, came)
-
-    def _swap_finished(self, e: SwapFinished) -> None:
-        track = self.tracks.get(e.seq)
-        if track is not None:
-            track.swaps.append(e)
-
     def _planned_(self, e: StepPlanned) -> None:
         tokens = pairs = 0
         decoding = self.state.steps.decoding
@@ -401,9 +282,9 @@ class LatencyTracks:
             self.chunks.extend((e.step, seq, count, own))
             track.runs[-1].chunks.append((e.step, start, count, min(max(track.high - start, 0), count)))
             track.high = max(track.high, start + count)
-        self._planned[e.step] = (tokens, pairs, e.decodes, self._context + e.decodes if e.decodes else 0)
         if e.decodes:
             self._context += e.decodes
+        self._planned[e.step] = (e.t, tokens, pairs, e.decodes, self._context if e.decodes else 0)
         for seq, _, _ in e.chunks:
             if seq in decoding:
                 self._start_decoding(self.tracks[seq], e.step + 1)
@@ -413,25 +294,9 @@ class LatencyTracks:
 
     def _step_finished(self, e: StepFinished) -> None:
         work = self._planned.pop(e.step, None)
-        if work is not None:
-            self.steps.add(e, work)
+        self.steps.add(e, work[1:] if work else None)
         if len(self._planned) > _MOST_IN_FLIGHT:
             self._planned = {step: work for step, work in self._planned.items() if step > e.step}
-
-    def _engine_paused(self, e: EnginePaused) -> None:
-        if not self.pauses or self.pauses[-1][1]:
-            self.pauses.append((e.t, 0, e.cause))
-
-    def _engine_continued(self, e: EngineContinued) -> None:
-        if self.pauses and not self.pauses[-1][1]:
-            begin, _, cause = self.pauses[-1]
-            self.pauses[-1] = (begin, e.t, cause)
-
-    def _stalled(self, e: StreamStalled) -> None:
-        request = self.requests.get(e.request)
-        if request is not None:
-            request.stalls.append((e.t, e.stalled_ns))
-
 
 _MOST_IN_FLIGHT = 8
 _HEAD_REASONS = frozenset({"no_blocks", "sequence_cap", "token_budget", "engine_paused"})
@@ -454,18 +319,10 @@ _BEFORE: dict[type, Callable[[LatencyTracks, Any], None]] = {
     StepPlanned: LatencyTracks._before_planned,
 }
 _AFTER: dict[type, Callable[[LatencyTracks, Any], None]] = {
+    **TRACK_HANDLERS,
     RequestArrived: LatencyTracks._arrived,
-    RequestFinished: LatencyTracks._request_finished,
     StatusChanged: LatencyTracks._status,
     WaitReasonChanged: LatencyTracks._waits,
-    PrefixMatched: LatencyTracks._matched,
-    BlocksAllocated: LatencyTracks._allocated,
-    BlocksFreed: LatencyTracks._freed,
-    BlocksSwapped: LatencyTracks._swapped,
-    SwapFinished: LatencyTracks._swap_finished,
     StepPlanned: LatencyTracks._planned_,
     StepFinished: LatencyTracks._step_finished,
-    EnginePaused: LatencyTracks._engine_paused,
-    EngineContinued: LatencyTracks._engine_continued,
-    StreamStalled: LatencyTracks._stalled,
 }

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .latency_tracks import Run
 from .step_costs import pairs_of
 from .step_windows import StepWindows
+from .tracks import Run
 
-SHARES = ("own_decode", "own_prefill", "recompute", "prefill_interference", "batch_cost")
+SHARES = ("own_decode", "own_prefill", "recompute", "prefill_interference", "batch_cost", "unknown")
 
 Shares = tuple[float, float, float]  # of device time: own, interference, batch
 
@@ -52,11 +52,10 @@ class RunDivision:
         return self._rounded()
 
     def _unread(self, begin: int, end: int) -> None:
-        """The time after the last step that was read: its own, as what is under way is not known yet."""
-        paused = self._windows.paused_within(begin, end)
-        worked = end - begin - paused
-        self._count((worked, 0, paused))
-        self._shares["own_prefill" if self._run.chunks and not self._run.decodes else "own_decode"] += worked
+        """The time after the last step that was read: what the device does in it is its own, as far as is known."""
+        counted = self._windows.unread(begin, end)
+        self._count(counted)
+        self._shares["own_prefill" if self._run.chunks and not self._run.decodes else "own_decode"] += counted[0]
 
     def _count(self, exact: tuple[int, int, int]) -> None:
         device, host, paused = exact
@@ -65,6 +64,7 @@ class RunDivision:
     def _share(self, first: int, last: int, scale: float) -> None:
         """Divide the device time of windows [first, last)."""
         windows, at = self._windows, first
+        self._shares["unknown"] += windows.unseen(first, last) * scale
         for low, high, own_part, shares, known in self._roles(first, last):
             self._add("own_decode", windows.bystander(at, low), scale)
             self._add(own_part, shares, scale, known)

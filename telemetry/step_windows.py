@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .latency_tracks import StepTable
 from .step_costs import Floats, StepCostModel, fit
+from .tracks import StepTable
 
 Ints = NDArray[np.int64]
 
@@ -32,6 +32,7 @@ class StepWindows:
         pauses: (begin, end, cause) of the times in which the engine was paused.
         begin_t: where the journal begins.
         model: of the steps' cost; None fits one to these.
+        unread_t: when the first step was planned that nobody has read yet; 0: none is.
 
     Attributes:
         model: the one that divides.
@@ -49,6 +50,7 @@ class StepWindows:
         pauses: Sequence[tuple[int, int, str]],
         begin_t: int,
         model: StepCostModel | None = None,
+        unread_t: int = 0,
     ) -> None:
         columns = np.array(table.rows, dtype=np.int64).reshape(-1, len(StepTable.COLUMNS)).T
         named = dict(zip(StepTable.COLUMNS, columns, strict=True))
@@ -56,30 +58,30 @@ class StepWindows:
         self.number: Ints = named["number"]
         self.end_t: Ints = named["end_t"]
         self.begin_t: Ints = np.concatenate(([begin_t], self.end_t[:-1])) if len(table) else self.end_t
-        work = np.stack([named[name] for name in StepTable.COLUMNS[-4:]], axis=1).astype(np.float64)
+        self.unread_t = unread_t
+        work = np.stack([named[name] for name in StepTable.WORK], axis=1).astype(np.float64)
+        self.seen: NDArray[np.bool_] = work[:, 0] >= 0
         features: Floats = np.concatenate([np.ones((len(work), 1)), work], axis=1)
-        self.model = fit(features, named["device_ns"].astype(np.float64)) if model is None else model
-        self.pauses = [(begin, end) for begin, end, _ in pauses]
+        if model is None:
+            model = fit(features[self.seen], named["device_ns"][self.seen].astype(np.float64))
+        self.model = model
+        self._since: Ints = np.array([begin for begin, _, _ in pauses], dtype=np.int64)
+        self._until: Ints = np.array([end for _, end, _ in pauses], dtype=np.int64)
+        self._sum_pauses = _sums(self._until - self._since)
         self._divide(features, named)
 
     def _divide(self, features: Floats, named: dict[str, Ints]) -> None:
+        self.paused: Ints = np.diff(self._paused_before(np.concatenate((self.begin_t[:1], self.end_t))))
         length = self.end_t - self.begin_t
-        self.paused: Ints = np.zeros(len(length), dtype=np.int64)
-        for begin, end in self.pauses:
-            first = int(np.searchsorted(self.end_t, begin, "right"))
-            last = int(np.searchsorted(self.end_t, end, "left"))
-            for i in range(first, min(last + 1, len(length))):
-                self.paused[i] += max(0, min(end, int(self.end_t[i])) - max(begin, int(self.begin_t[i])))
         self.device: Ints = np.clip(named["device_ns"], 0, length - self.paused)
         self.host: Ints = length - self.paused - self.device
         costs = features * self.model.coefficients
         costs[costs.sum(axis=1) <= 0, 0] = 1.0
-        self.unit: Floats = self.device / costs.sum(axis=1)
+        self.unit: Floats = np.where(self.seen, self.device, 0) / costs.sum(axis=1)
         self.fixed: Floats = costs[:, 0] * self.unit
         self.prefill: Floats = (costs[:, 1] + costs[:, 2]) * self.unit
         self.decode: Floats = (costs[:, 3] + costs[:, 4]) * self.unit
-        decodes = named["decodes"]
-        has_decodes = decodes > 0
+        has_decodes = named["decodes"] > 0
         self._ordinal: Ints = np.cumsum(has_decodes) - has_decodes
         by_key = np.where(has_decodes, self.unit * self.model.decode_context, 0.0)
         self._sum_own = _sums(np.where(has_decodes, self.fixed + self.unit * self.model.decode, 0.0))
@@ -89,6 +91,7 @@ class StepWindows:
         self._sum_decode = _sums(self.decode)
         self._sum_prefill_alone = _sums(np.where(has_decodes, 0.0, self.fixed))
         self._sum_device, self._sum_host, self._sum_paused = _sums(self.device), _sums(self.host), _sums(self.paused)
+        self._sum_unseen = _sums(np.where(self.seen, 0, self.device))
 
     def __len__(self) -> int:
         return len(self.end_t)
@@ -108,6 +111,10 @@ class StepWindows:
             int(self._sum_host[last] - self._sum_host[first]),
             int(self._sum_paused[last] - self._sum_paused[first]),
         )
+
+    def unseen(self, first: int, last: int) -> int:
+        """Device nanoseconds of windows [first, last) in steps whose plan the journal does not hold."""
+        return int(self._sum_unseen[last] - self._sum_unseen[first])
 
     def bystander(self, first: int, last: int) -> tuple[float, float, float]:
         """(own, interference, batch) of the device time of windows [first, last) for one who computes nothing there."""
@@ -141,15 +148,34 @@ class StepWindows:
         return keys + int(self._ordinal[row] - self._ordinal[first])
 
     def clip(self, row: int, begin: int, end: int) -> tuple[int, int, int]:
-        """(device, host, paused) nanoseconds of the part of a window from `begin` to `end`."""
-        starts = int(self.end_t[row]) - int(self.device[row])
-        device = max(0, end - max(begin, starts))
-        before = end - begin - device
-        paused = 0
-        if self.paused[row]:
-            paused = min(before, self.paused_within(begin, end))
-        return device, before - paused, paused
+        """(device, host, paused) nanoseconds of the part of a window from `begin` to `end`.
+
+        The device time is the last of what was not paused, so that the parts of a window add up to the whole.
+        """
+        window_end = int(self.end_t[row])
+        paused = self.paused_within(begin, end)
+        worked = end - begin - paused
+        after = window_end - end - self.paused_within(end, window_end)
+        device = min(worked, max(0, int(self.device[row]) - after))
+        return device, worked - device, paused
+
+    def unread(self, begin: int, end: int) -> tuple[int, int, int]:
+        """The same after the last window: the device works from the planning of a step that nobody has read yet."""
+        planned = min(max(self.unread_t or end, begin), end)
+        before, after = self.paused_within(begin, planned), self.paused_within(planned, end)
+        return end - planned - after, planned - begin - before, before + after
 
     def paused_within(self, begin: int, end: int) -> int:
         """Nanoseconds of an interval in which the engine was paused."""
-        return sum(max(0, min(end, to) - max(begin, since)) for since, to in self.pauses)
+        if not len(self._since):
+            return 0
+        before, after = self._paused_before(np.array((begin, end)))
+        return int(after - before)
+
+    def _paused_before(self, t: Ints) -> Ints:
+        """[n] -> [n]: nanoseconds up to each time in which the engine was paused."""
+        begun = np.searchsorted(self._since, t, "right")
+        if not len(self._since):
+            return np.zeros(len(t), dtype=np.int64)
+        rest = np.where(begun > 0, self._until[begun - 1] - t, 0)  # of the pause that was the last to begin
+        return np.asarray(self._sum_pauses[begun] - np.maximum(rest, 0), dtype=np.int64)

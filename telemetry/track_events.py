@@ -1,0 +1,81 @@
+"""What events mean for the tracks of the latency model that say nothing of steps: blocks, moves, pauses, streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .events import (
+    BlocksAllocated,
+    BlocksFreed,
+    BlocksSwapped,
+    EngineContinued,
+    EnginePaused,
+    PrefixMatched,
+    RequestFinished,
+    StreamStalled,
+    SwapFinished,
+)
+
+if TYPE_CHECKING:
+    from .latency_tracks import LatencyTracks
+
+
+def _request_finished(tracks: LatencyTracks, e: RequestFinished) -> None:
+    request = tracks.requests.get(e.request)
+    if request is not None:
+        request.finished = e
+
+
+def _matched(tracks: LatencyTracks, e: PrefixMatched) -> None:
+    if not e.recompute:
+        tracks.tracks[e.seq].matched = e
+
+
+def _allocated(tracks: LatencyTracks, e: BlocksAllocated) -> None:
+    tracks.tracks[e.seq].hold(e.t, len(e.cached) + len(e.new))
+
+
+def _freed(tracks: LatencyTracks, e: BlocksFreed) -> None:
+    tracks.tracks[e.seq].hold(e.t, -sum(1 for entry in e.blocks if entry >= 0))
+
+
+def _swapped(tracks: LatencyTracks, e: BlocksSwapped) -> None:
+    came = sum(1 for entry in e.targets if entry >= 0) - sum(1 for entry in e.sources if entry >= 0)
+    tracks.tracks[e.seq].hold(e.t, came)
+
+
+def _swap_finished(tracks: LatencyTracks, e: SwapFinished) -> None:
+    track = tracks.tracks.get(e.seq)
+    if track is not None:
+        track.swaps.append(e)
+
+
+def _engine_paused(tracks: LatencyTracks, e: EnginePaused) -> None:
+    if not tracks.pauses or tracks.pauses[-1][1]:
+        tracks.pauses.append((e.t, 0, e.cause))
+
+
+def _engine_continued(tracks: LatencyTracks, e: EngineContinued) -> None:
+    if tracks.pauses and not tracks.pauses[-1][1]:
+        begin, _, cause = tracks.pauses[-1]
+        tracks.pauses[-1] = (begin, e.t, cause)
+
+
+def _stalled(tracks: LatencyTracks, e: StreamStalled) -> None:
+    request = tracks.requests.get(e.request)
+    if request is not None:
+        request.stalls.append((e.t, e.stalled_ns))
+
+
+TRACK_HANDLERS: dict[type, Callable[[LatencyTracks, Any], None]] = {
+    RequestFinished: _request_finished,
+    PrefixMatched: _matched,
+    BlocksAllocated: _allocated,
+    BlocksFreed: _freed,
+    BlocksSwapped: _swapped,
+    SwapFinished: _swap_finished,
+    EnginePaused: _engine_paused,
+    EngineContinued: _engine_continued,
+    StreamStalled: _stalled,
+}

@@ -1,0 +1,122 @@
+"""What a pass over a journal keeps for the latency model: sequences, requests, and steps in columns."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from .events import PrefixMatched, RequestFinished, SequencePreempted, StepFinished, SwapFinished
+
+
+@dataclass(slots=True)
+class Rest:
+    """A time in which a sequence did not run: WAITING for one reason, or PAUSED."""
+
+    part: str
+    begin_t: int
+    end_t: int
+    reason: str  # of the wait or the pause
+    after: str  # reason of the transition that began it
+
+
+@dataclass(slots=True)
+class Run:
+    """A time in which a sequence was RUNNING.
+
+    Attributes:
+        chunks: (step, first position, tokens, how many of them it had computed before).
+        decodes: (first step, last step, keys that the first one's query attends to).
+    """
+
+    begin_t: int
+    end_t: int = 0
+    chunks: list[tuple[int, int, int, int]] = field(default_factory=list)
+    decodes: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Track:
+    """One sequence. Times are clock nanoseconds.
+
+    Attributes:
+        known_t: from when on the journal tells of it: its arrival, or the keyframe that it was joined at.
+        gaps: (begin, end) of what the journal lost.
+        blocks: pairs of a time and the device blocks held from then on.
+        end_t: when it ended; 0 while it lives.
+    """
+
+    seq: int
+    request: str
+    arrived_t: int
+    known_t: int
+    num_prompt_tokens: int
+    priority: int = 0
+    rests: list[Rest] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    preemptions: list[SequencePreempted] = field(default_factory=list)
+    swaps: list[SwapFinished] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    blocks: array[int] = field(default_factory=lambda: array("q"))
+    num_blocks: int = 0
+    matched: PrefixMatched | None = None
+    status: str = ""
+    reason: str = ""
+    end_t: int = 0
+    first_token_t: int = 0
+    last_token_t: int = 0
+    num_output_tokens: int = 0
+    high: int = 0  # most tokens that it ever had computed
+    decode_from: tuple[int, int] | None = None  # (first step, keys) of the decodes that are going on
+
+    def rest(self, part: str, t: int, reason: str, after: str) -> None:
+        """Begin a time in which it does not run."""
+        self.rests.append(Rest(part, t, 0, reason, after))
+
+    def stop(self, t: int) -> None:
+        """End what is going on."""
+        last = self.runs[-1] if self.status == "RUNNING" and self.runs else self.rests[-1] if self.rests else None
+        if last is not None and not last.end_t:
+            last.end_t = t
+
+    def hold(self, t: int, change: int) -> None:
+        """Count device blocks that it took (> 0) or gave up."""
+        self.num_blocks += change
+        self.blocks.append(t)
+        self.blocks.append(self.num_blocks)
+
+
+@dataclass(slots=True)
+class RequestTrack:
+    """One request. `stalls` are (end, nanoseconds) of times in which its reader held its stream up."""
+
+    request: str
+    arrived_t: int
+    seqs: list[int]
+    num_prompt_tokens: int
+    priority: int
+    max_tokens: int = 0
+    finished: RequestFinished | None = None
+    stalls: list[tuple[int, int]] = field(default_factory=list)
+
+
+class StepTable:
+    """Finished steps in columns, in the order in which they were read. Durations are nanoseconds."""
+
+    COLUMNS = (
+        "number", "end_t", "device_ns", "plan_ns", "launch_ns", "collect_ns", "wait_ns",
+        "prefill_tokens", "prefill_pairs", "decodes", "decode_context",
+    )  # fmt: skip
+    WORK = COLUMNS[-4:]  # -1 each where the step's plan was not seen
+
+    def __init__(self) -> None:
+        self.rows: array[int] = array("q")  # row after row
+        self.last_step = 0
+
+    def add(self, e: StepFinished, work: tuple[int, int, int, int] | None) -> None:
+        """Append a step, given its prefill tokens, prefill pairs, decodes and decode context."""
+        self.last_step = e.step
+        self.rows.extend((e.step, e.t, e.device_ns, e.plan_ns, e.launch_ns, e.collect_ns, e.wait_ns))
+        self.rows.extend(work or (-1, -1, -1, -1))
+
+    def __len__(self) -> int:
+        return len(self.rows) // len(self.COLUMNS)
