@@ -8,12 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from .step_costs import pairs_of
-from .step_windows import StepWindows
+from .step_windows import Shares, StepWindows
 from .tracks import Run
 
 SHARES = ("own_decode", "own_prefill", "recompute", "prefill_interference", "batch_cost", "unknown")
-
-Shares = tuple[float, float, float]  # of device time: own, interference, batch
 
 
 class RunDivision:

@@ -15,6 +15,7 @@ from .step_costs import Floats, StepCostModel, fit
 from .tracks import StepTable
 
 Ints = NDArray[np.int64]
+Shares = tuple[float, float, float]  # of device time, in nanoseconds: own, prefill interference, batch cost
 
 
 def _sums(values: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -41,6 +42,8 @@ class StepWindows:
         host: nanoseconds in which the device had nothing of this step to do, and the engine was not paused.
         paused: the rest.
         fixed, prefill, decode: `device`, divided: what any step costs, what its chunks add, what its decodes add.
+        seen: whether the journal holds its plan.
+        columns: of StepTable; no work where the plan was not seen.
         unit: device nanoseconds to one of the model's (0 where the step's time was not measured).
     """
 
@@ -54,13 +57,13 @@ class StepWindows:
     ) -> None:
         columns = np.array(table.rows, dtype=np.int64).reshape(-1, len(StepTable.COLUMNS)).T
         named = dict(zip(StepTable.COLUMNS, columns, strict=True))
-        self.columns: dict[str, Ints] = named
         self.number: Ints = named["number"]
         self.end_t: Ints = named["end_t"]
         self.begin_t: Ints = np.concatenate(([begin_t], self.end_t[:-1])) if len(table) else self.end_t
         self.unread_t = unread_t
         work = np.stack([named[name] for name in StepTable.WORK], axis=1).astype(np.float64)
         self.seen: NDArray[np.bool_] = work[:, 0] >= 0
+        work = np.maximum(work, 0.0)
         features: Floats = np.concatenate([np.ones((len(work), 1)), work], axis=1)
         if model is None:
             model = fit(features[self.seen], named["device_ns"][self.seen].astype(np.float64))
@@ -68,6 +71,7 @@ class StepWindows:
         self._since: Ints = np.array([begin for begin, _, _ in pauses], dtype=np.int64)
         self._until: Ints = np.array([end for _, end, _ in pauses], dtype=np.int64)
         self._sum_pauses = _sums(self._until - self._since)
+        self.columns: dict[str, Ints] = named | {name: np.maximum(named[name], 0) for name in StepTable.WORK}
         self._divide(features, named)
 
     def _divide(self, features: Floats, named: dict[str, Ints]) -> None:
@@ -84,12 +88,12 @@ class StepWindows:
         has_decodes = named["decodes"] > 0
         self._ordinal: Ints = np.cumsum(has_decodes) - has_decodes
         by_key = np.where(has_decodes, self.unit * self.model.decode_context, 0.0)
-        self._sum_own = _sums(np.where(has_decodes, self.fixed + self.unit * self.model.decode, 0.0))
+        self._sum_each = _sums(np.where(has_decodes, self.unit * self.model.decode, 0.0))
         self._sum_key = _sums(by_key)
         self._sum_key_ordinal = _sums(by_key * self._ordinal)
-        self._sum_fixed, self._sum_prefill = _sums(self.fixed), _sums(self.prefill)
-        self._sum_decode = _sums(self.decode)
-        self._sum_prefill_alone = _sums(np.where(has_decodes, 0.0, self.fixed))
+        self._sum_prefill, self._sum_decode = _sums(self.prefill), _sums(self.decode)
+        self._sum_fixed = _sums(np.where(has_decodes, self.fixed, 0.0))  # of steps with decodes, and of the others
+        self._sum_fixed_alone = _sums(np.where(has_decodes, 0.0, self.fixed))
         self._sum_device, self._sum_host, self._sum_paused = _sums(self.device), _sums(self.host), _sums(self.paused)
         self._sum_unseen = _sums(np.where(self.seen, 0, self.device))
 
@@ -116,28 +120,36 @@ class StepWindows:
         """Device nanoseconds of windows [first, last) in steps whose plan the journal does not hold."""
         return int(self._sum_unseen[last] - self._sum_unseen[first])
 
-    def bystander(self, first: int, last: int) -> tuple[float, float, float]:
-        """(own, interference, batch) of the device time of windows [first, last) for one who computes nothing there."""
-        alone = float(self._sum_prefill_alone[last] - self._sum_prefill_alone[first])
+    def bystander(self, first: int, last: int) -> Shares:
+        """Of the device time of windows [first, last), for one who computes nothing there."""
+        alone = float(self._sum_fixed_alone[last] - self._sum_fixed_alone[first])
         fixed = float(self._sum_fixed[last] - self._sum_fixed[first])
         prefill = float(self._sum_prefill[last] - self._sum_prefill[first])
-        return 0.0, prefill + alone, float(self._sum_decode[last] - self._sum_decode[first]) + fixed - alone
+        return 0.0, prefill + alone, float(self._sum_decode[last] - self._sum_decode[first]) + fixed
 
-    def decoder(self, first: int, last: int, keys: float) -> tuple[float, float, float]:
-        """The same for one who decodes in each of them that has decodes, the first time over `keys` keys.
+    def added(self, first: int, last: int, keys: float) -> float:
+        """Device time that one adds to windows [first, last) who decodes in each of them that has decodes.
 
-        Its own part is what these steps would cost with it alone.
+        Args:
+            first, last: the windows.
+            keys: that it attends to in the first of them; one more in each.
         """
-        _, interference, batch = self.bystander(first, last)
-        if first >= last:
-            return 0.0, interference, batch
+        each = float(self._sum_each[last] - self._sum_each[first])
         by_key = float(self._sum_key[last] - self._sum_key[first])
+        if not by_key:
+            return each
         grown = float(self._sum_key_ordinal[last] - self._sum_key_ordinal[first]) - by_key * int(self._ordinal[first])
-        own = float(self._sum_own[last] - self._sum_own[first]) + keys * by_key + grown
-        return own, interference, batch - own
+        return each + keys * by_key + grown
 
-    def prefiller(self, row: int, tokens: int, pairs: int) -> tuple[float, float, float]:
-        """The same for one whose chunk is in window `row`."""
+    def decoder(self, first: int, last: int, keys: float) -> Shares:
+        """For the same one: its own part is what these steps would cost with it alone."""
+        added = self.added(first, last, keys)
+        fixed = float(self._sum_fixed[last] - self._sum_fixed[first])
+        _, interference, batch = self.bystander(first, last)
+        return fixed + added, interference, batch - fixed - added
+
+    def prefiller(self, row: int, tokens: int, pairs: int) -> Shares:
+        """For one whose chunk is in window `row`."""
         unit, model = float(self.unit[row]), self.model
         chunk = unit * (model.prefill_token * tokens + model.prefill_pair * pairs)
         fixed = float(self.fixed[row])
