@@ -1,0 +1,55 @@
+"""What a culprit is: one that a part of a request's time was spent on, in words. Finds none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HOST_WORDS = {
+    "collect": "what followed from the tokens before: callbacks, texts, the queues",
+    "plan": "planning",
+    "launch": "launching",
+    "between": "outside the engine's step: the caller, or the process did not run",
+}
+MISSES = (
+    ("evicted", "had been cached and were evicted"),
+    ("never_seen", "were never seen before"),
+    ("sub_block", "in a block that is not full"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """One that a part was spent on.
+
+    Attributes:
+        kind: holder (of blocks), runner (in a slot), chunks and decodes (took the budget), prefill (stretched steps),
+            batch (decoded beside), preemptor, step (under way at the arrival), head (of the queue), sibling, collect,
+            plan, launch, between (the host), pause (of the engine), rest (its own), move, reader, lost, miss, gap.
+        request: whose; "" where it is no request's.
+        seq: of that request the one that weighs most; -1 where it is none.
+        weight_ns: of the part that it accounts for. Heads of the queue come after those they waited for themselves, and
+            count the same time once more.
+        words: what it did.
+        step: in which it weighed most, or -1.
+    """
+
+    kind: str
+    request: str
+    seq: int
+    weight_ns: int
+    words: str
+    step: int = -1
+
+
+def merged(found: list[Culprit]) -> list[Culprit]:
+    """Those of the same kind and request as one, with the words of the heaviest."""
+    groups: dict[tuple[str, str], list[Culprit]] = {}
+    for culprit in found:
+        groups.setdefault((culprit.kind, culprit.request), []).append(culprit)
+    result = []
+    for same in groups.values():
+        top = max(same, key=lambda culprit: culprit.weight_ns)
+        more = f"; {len(same) - 1} more" if len(same) > 1 else ""
+        weight = sum(culprit.weight_ns for culprit in same)
+        result.append(Culprit(top.kind, top.request, top.seq, weight, top.words + more, top.step))
+    return result

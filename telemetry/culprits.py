@@ -1,0 +1,292 @@
+"""Who, or what, a part of a request's time was spent on: the requests that held blocks, whose prefill stretched a step.
+
+Knows the latency model's parts and the tracks of its pass; says nothing about which part matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from .culprit import HOST_WORDS, MISSES, Culprit, merged
+from .culprit_lives import Interval, LifeIndex, clip, joined
+from .culprit_steps import Share, StepShares
+from .latency import Breakdown, Latency
+from .latency_tracks import Rest, Track
+
+HEAD_REASONS = ("no_blocks", "sequence_cap", "token_budget")
+
+
+class CulpritFinder:
+    """Finds culprits for any number of requests of one journal."""
+
+    def __init__(self, latency: Latency) -> None:
+        self._latency, self._tracks = latency, latency.tracks
+        self._lives = LifeIndex(latency.tracks)
+        self._steps = StepShares(latency.tracks, latency.windows)
+
+    def find(self, breakdown: Breakdown, part: str, by: str = "e2e") -> list[Culprit]:
+        """The culprits of one part, those that weigh most first.
+
+        Args:
+            breakdown: the request's.
+            part: of PARTS.
+            by: e2e, or ttft: only what was before the first token.
+        """
+        parts = breakdown.ttft_parts if by == "ttft" else breakdown.parts
+        total = parts.get(part, 0)
+        look = _LOOKS.get(part)
+        if not total or look is None:
+            return []
+        until = breakdown.track.first_token_t if by == "ttft" else breakdown.end_t
+        found = look(self, breakdown.track, part, total, until)
+        return sorted(found, key=lambda c: (c.kind == "head", -c.weight_ns))
+
+    def behind_heads(self, track: Track, until: int) -> dict[str, int]:
+        """What those waited for that a sequence stood behind: reason -> nanoseconds."""
+        found: dict[str, int] = {}
+        for begin, end, _, reason in self._lives.heads(self._rested(track, "queue_head_of_line", until), track.seq):
+            found[reason] = found.get(reason, 0) + end - begin
+        return found
+
+    # Waits
+
+    def for_reason(self, reason: str, track: Track, intervals: list[Interval], total: int) -> list[Culprit]:
+        """Who is behind a wait for this reason within some times."""
+        if reason == "no_blocks":
+            held = self._lives.holders(intervals, track.seq)
+            return self._shared("holder", held, total, lambda share: f"held {share:.0%} of the blocks in use")
+        if reason == "sequence_cap":
+            ran = self._lives.runners(intervals, track.seq)
+            length = max(1, sum(end - begin for begin, end in intervals))
+            slots = {seq: ns / length for seq, ns in ran.items()}
+            return self._shared("runner", slots, total, lambda share: f"{share:.0%} of the time in slots of the batch")
+        if reason == "token_budget":
+            return self._budget(track, intervals, total)
+        return self._pauses(track, reason, total, max((end for _, end in intervals), default=0))
+
+    def _waited(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        return self.for_reason(part.removeprefix("queue_"), track, self._rested(track, part, until), total)
+
+    def _head_of_line(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        rested = self._rested(track, part, until)
+        heads = [head for head in self._lives.heads(rested, track.seq) if head[3] in HEAD_REASONS]
+        length = sum(end - begin for begin, end, _, _ in heads)
+        found: list[Culprit] = []
+        for reason in HEAD_REASONS:
+            times = joined((begin, end) for begin, end, _, why in heads if why == reason)
+            if times:
+                own = sum(end - begin for begin, end in times)
+                found += self.for_reason(reason, track, times, round(total * own / length))
+        stood: dict[int, float] = {}
+        whys: dict[int, str] = {}
+        for begin, end, seq, why in heads:
+            stood[seq] = stood.get(seq, 0.0) + end - begin
+            whys[seq] = why
+        return found + [
+            Culprit("head", self._request(seq), seq, round(total * ns / length), f"stood at the head ({whys[seq]})")
+            for seq, ns in stood.items()
+        ]
+
+    def _budget(self, track: Track, intervals: list[Interval], total: int) -> list[Culprit]:
+        shares, decodes = self._steps.budget(self._steps.cover(intervals))
+        shares.pop(track.seq, None)
+        tokens = sum(share.tokens for share in shares.values()) + decodes
+        if not tokens:
+            return []
+        found = self._by_shares("chunks", shares, round(total * (tokens - decodes) / tokens), "chunks of")
+        if decodes:
+            words = f"{decodes} decodes took the rest"
+            found.append(Culprit("decodes", "", -1, round(total * decodes / tokens), words))
+        return found
+
+    def _next_step(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        cover = self._steps.cover(self._rested(track, part, until))
+        found = self._by_shares("step", self._steps.prefills(cover, track.seq), total, "a step under way with")
+        if not found and cover.device.sum():
+            words = "a step of decodes was under way"
+            found = [Culprit("step", "", -1, total, words, int(self._latency.windows.number[cover.rows[0]]))]
+        return found
+
+    def _sibling(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        first = min(self._tracks.requests[track.request].seqs)
+        return [Culprit("sibling", track.request, first, total, "its sibling computed the prompt that they share")]
+
+    def _pauses(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        causes: dict[str, int] = {}
+        for begin, end, cause in self._tracks.pauses:
+            for since, to in clip([(begin, end or until)], track.known_t, until):
+                causes[cause] = causes.get(cause, 0) + to - since
+        length = sum(causes.values())
+        return [Culprit("pause", "", -1, round(total * ns / length), cause) for cause, ns in causes.items()]
+
+    # Steps
+
+    def _prefill(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        shares = self._steps.prefills(self._steps.cover(self._ran(track, until)), track.seq)
+        return self._by_shares("prefill", shares, total, "prefill of")
+
+    def _batch(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        ran = self._ran(track, until)
+        others = [o for o in self._lives.alive(ran[0][0], ran[-1][1]) if o.seq != track.seq] if ran else []
+        shares = self._steps.decodes(self._steps.cover(ran), others)
+        return self._by_shares("batch", shares, total, "decoded")
+
+    def _host(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        shares = self._steps.host(self._steps.cover(self._ran(track, until)))
+        whole = sum(share.amount for share in shares.values())
+        return [
+            Culprit(kind, "", -1, round(total * share.amount / whole),
+                    f"{HOST_WORDS[kind]}; the longest before step {share.worst}: {share.worst_amount / 1e6:.1f} ms",
+                    share.worst)
+            for kind, share in shares.items()
+        ]  # fmt: skip
+
+    # Preemptions, moves, pauses
+
+    def _preempted(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        """Each wait after a preemption is the preemptor's; where it was the last one, that of those who held blocks."""
+        waits = [(r.begin_t, r.end_t) for r in self._rests(track, part)]
+        waits = clip(waits, track.arrived_t, until)
+        length = max(1, sum(end - begin for begin, end in waits))
+        found: list[Culprit] = []
+        for index, e in enumerate(track.preemptions):
+            following = track.preemptions[index + 1].t if index + 1 < len(track.preemptions) else until
+            own = clip(waits, e.t, following)
+            weight = round(total * sum(end - begin for begin, end in own) / length)
+            if not weight:
+                continue
+            if e.by == track.seq:
+                found += self.for_reason("no_blocks", track, joined(own), weight)
+            else:
+                lost = f"{e.num_blocks} blocks and {e.num_tokens} computed tokens lost in step {e.step}"
+                found.append(Culprit("preemptor", self._request(e.by), e.by, weight, f"{e.cause}, {lost}", e.step))
+        return merged(found)
+
+    def _recomputed(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        lost = [e for e in track.preemptions if e.num_tokens and e.t <= until]
+        tokens = sum(e.num_tokens for e in lost)
+        if not tokens:
+            return [Culprit("lost", "", -1, total, "its KV was given up while it did not run")]
+        return merged([
+            Culprit(
+                "lost", self._request(e.by) if e.by != track.seq else "", e.by, round(total * e.num_tokens / tokens),
+                f"{e.num_tokens} computed tokens lost in step {e.step} ({e.cause})", e.step,
+            )
+            for e in lost
+        ])  # fmt: skip
+
+    def _moved(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        waits = clip(((r.begin_t, r.end_t) for r in self._rests(track, part)), track.arrived_t, until)
+        moves = [e for e in track.swaps if any(begin <= e.t <= end for begin, end in waits)]
+        length = max(1, sum(e.duration_ns for e in moves))
+        return [
+            Culprit("move", "", -1, round(total * e.duration_ns / length),
+                    f"move {e.move} of {e.num_bytes / (1 << 20):.2f} MiB took {e.duration_ns / 1e6:.2f} ms"
+                    + (f" and failed: {e.error}" if e.error else ""), e.step)
+            for e in moves
+        ]  # fmt: skip
+
+    def _own_rest(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        reasons: dict[str, int] = {}
+        for rest in self._rests(track, part):
+            for begin, end in clip([(rest.begin_t, rest.end_t)], track.arrived_t, until):
+                reasons[rest.reason] = reasons.get(rest.reason, 0) + end - begin
+        length = max(1, sum(reasons.values()))
+        return [Culprit("rest", "", -1, round(total * ns / length), reason) for reason, ns in reasons.items()]
+
+    def _reader(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        stalls = self._tracks.requests[track.request].stalls
+        held = sum(ns for _, ns in stalls)
+        times = "once" if len(stalls) == 1 else f"{len(stalls)} times"
+        words = f"held its stream up {times}, for {held / 1e9:.2f} s in all"
+        return [Culprit("reader", track.request, -1, total, words)]
+
+    def _misses(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        e = track.matched
+        missed = e.queried - e.hit if e is not None else 0
+        if e is None or missed <= 0:
+            return []
+        return [
+            Culprit("miss", "", -1, round(total * count / missed), f"{count} tokens {words}", e.step)
+            for name, words in MISSES
+            if (count := getattr(e, name))
+        ]
+
+    def _gap(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        words = "the journal begins later" if track.known_t > track.arrived_t else "the journal lost what happened"
+        return [Culprit("gap", "", -1, total, words)]
+
+    # Common
+
+    def _request(self, seq: int) -> str:
+        track = self._tracks.tracks.get(seq)
+        return track.request if track is not None else ""
+
+    def _rests(self, track: Track, part: str) -> Iterable[Rest]:
+        return (rest for rest in track.rests if rest.part == part)
+
+    def _rested(self, track: Track, part: str, until: int) -> list[Interval]:
+        return joined(clip(((r.begin_t, r.end_t or until) for r in self._rests(track, part)), track.arrived_t, until))
+
+    def _ran(self, track: Track, until: int) -> list[Interval]:
+        return clip(((run.begin_t, run.end_t or until) for run in track.runs), track.arrived_t, until)
+
+    def _by_request(self, amounts: Mapping[int, float]) -> dict[str, list[int]]:
+        """Request -> its sequences, the one that weighs most first."""
+        found: dict[str, list[int]] = {}
+        for seq in sorted(amounts, key=lambda seq: -amounts[seq]):
+            found.setdefault(self._request(seq), []).append(seq)
+        return found
+
+    def _shared(
+        self, kind: str, amounts: Mapping[int, float], total: int, words: Callable[[float], str]
+    ) -> list[Culprit]:
+        """Culprits of a part that is divided in proportion to amounts."""
+        whole = sum(amounts.values())
+        found = []
+        for request, seqs in self._by_request(amounts).items():
+            share = sum(amounts[seq] for seq in seqs) / whole if whole else 0.0
+            if share:
+                found.append(Culprit(kind, request, seqs[0], round(total * share), words(share)))
+        return found
+
+    def _by_shares(self, kind: str, shares: Mapping[int, Share], total: int, what: str) -> list[Culprit]:
+        whole = sum(share.amount for share in shares.values())
+        found = []
+        for request, seqs in self._by_request({seq: share.amount for seq, share in shares.items()}).items():
+            own = [shares[seq] for seq in seqs]
+            amount, heaviest = sum(share.amount for share in own), own[0]
+            if whole and amount:
+                tokens = sum(share.tokens for share in own)
+                first, last = min(share.first for share in own), max(share.last for share in own)
+                steps = f"step {first}" if first == last else f"steps {first} to {last}"
+                words = f"{what} {tokens} tokens, {steps}"
+                found.append(Culprit(kind, request, seqs[0], round(total * amount / whole), words, heaviest.worst))
+        return found
+
+
+def culprits(latency: Latency, breakdown: Breakdown, part: str, by: str = "e2e") -> list[Culprit]:
+    """As CulpritFinder.find, for one question; who has several makes one finder."""
+    return CulpritFinder(latency).find(breakdown, part, by)
+
+
+_Look = Callable[[CulpritFinder, Track, str, int, int], list[Culprit]]
+_LOOKS: dict[str, _Look] = {
+    "queue_next_step": CulpritFinder._next_step,
+    "queue_no_blocks": CulpritFinder._waited,
+    "queue_sequence_cap": CulpritFinder._waited,
+    "queue_token_budget": CulpritFinder._waited,
+    "queue_head_of_line": CulpritFinder._head_of_line,
+    "queue_sibling_prefill": CulpritFinder._sibling,
+    "engine_paused": CulpritFinder._pauses,
+    "own_prefill": CulpritFinder._misses,
+    "prefill_interference": CulpritFinder._prefill,
+    "batch_cost": CulpritFinder._batch,
+    "host_gap": CulpritFinder._host,
+    "preempted": CulpritFinder._preempted,
+    "recompute": CulpritFinder._recomputed,
+    "swap": CulpritFinder._moved,
+    "paused": CulpritFinder._own_rest,
+    "back_pressure": CulpritFinder._reader,
+    "unknown": CulpritFinder._gap,
+}
