@@ -1,0 +1,168 @@
+"""Why a request took as long as it did, in sentences, from its parts and their culprits. Knows no terminal.
+
+Parts with the same reason behind them count as one cause: who waits behind a sequence that waits for blocks, waits for
+blocks. A cause other than the request's own work comes first where it takes at least NOTABLE of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .culprit import Culprit
+from .culprits import HEAD_REASONS, CulpritFinder
+from .latency import Breakdown, Latency
+from .life_pieces import LifePiece, life_pieces
+from .verdict_words import Cause, advice, share_words, time_words, words
+
+NOTABLE = 0.1  # of the time, for a headline that is not about the request's own work
+MENTIONED = 0.03  # for a sentence
+_CAUSES = {
+    "queue_next_step": "next_step", "queue_no_blocks": "no_blocks", "queue_sequence_cap": "sequence_cap",
+    "queue_token_budget": "token_budget", "queue_sibling_prefill": "sibling_prefill", "engine_paused": "engine_paused",
+    "own_prefill": "own", "prefill_interference": "prefill_interference", "own_decode": "own", "batch_cost": "batch",
+    "host_gap": "host", "preempted": "preemption", "recompute": "preemption", "swap": "swap", "paused": "paused",
+    "back_pressure": "back_pressure", "unknown": "unknown", "queue_head_of_line": "head_of_line",
+}  # fmt: skip
+_BEHIND = {"holder": "no_blocks", "runner": "sequence_cap", "chunks": "token_budget", "decodes": "token_budget"}
+_LIMITS = {"sequence_cap": "max_num_seqs", "token_budget": "max_num_batched_tokens"}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is said of a request.
+
+    Attributes:
+        headline: the first sentence.
+        sentences: the others.
+        causes: all, those that took most first, its own work among them.
+        culprits: part -> who it was spent on.
+        evidence: what it did when, in order.
+    """
+
+    headline: str
+    sentences: tuple[str, ...]
+    causes: tuple[Cause, ...]
+    culprits: dict[str, list[Culprit]]
+    evidence: tuple[LifePiece, ...]
+
+
+def verdict(latency: Latency, breakdown: Breakdown, by: str = "e2e", finder: CulpritFinder | None = None) -> Verdict:
+    """The verdict on one request.
+
+    Args:
+        latency: of its journal.
+        breakdown: the request's.
+        by: e2e, or ttft: on its time to the first token.
+        finder: of that journal; None makes one.
+    """
+    finder = finder or CulpritFinder(latency)
+    parts = breakdown.ttft_parts if by == "ttft" else breakdown.parts
+    culprits = {part: found for part in parts if (found := finder.find(breakdown, part, by))}
+    until = breakdown.track.first_token_t if by == "ttft" else breakdown.end_t
+    config = latency.tracks.state.started.config if latency.tracks.state.started else {}
+    limits = {name: value for name, key in _LIMITS.items() if isinstance(value := config.get(key), int)}
+    times = _times(parts, culprits, finder.behind_heads(breakdown.track, until))
+    behind = _culprits_of_causes(culprits)
+    causes = sorted(
+        (
+            Cause(name, ns, tuple(behind.get(name, ())), limits.get(name, 0), _own_words(breakdown, by))
+            for name, ns in times.items()
+            if ns
+        ),
+        key=lambda cause: -cause.ns,
+    )
+    total = breakdown.ttft_ns if by == "ttft" else breakdown.total_ns
+    evidence = tuple(life_pieces(latency, breakdown, until))
+    return Verdict(*sentences(_subject(breakdown, by), total, causes), tuple(causes), culprits, evidence)
+
+
+def sentences(subject: str, total: int, causes: list[Cause]) -> tuple[str, tuple[str, ...]]:
+    """The headline and the other sentences.
+
+    Args:
+        subject: `r took`.
+        total: nanoseconds.
+        causes: the heaviest first.
+    """
+    if not causes or not total:
+        return f"{subject} no time at all.", ()
+    top = next((cause for cause in causes if cause.name != "own" and cause.ns >= NOTABLE * total), causes[0])
+    headline = f"{subject} {time_words(total)}: {_portion(top, total, ' of it')}."
+    more = [
+        f"Another {_portion(cause, total, '')}."
+        for cause in causes
+        if cause is not top and cause.ns >= MENTIONED * total
+    ]
+    helps = advice(top)
+    if helps:
+        more.append(f"What would help: {helps}.")
+    return headline, tuple(more)
+
+
+def _portion(cause: Cause, total: int, of: str) -> str:
+    return f"{share_words(cause.ns, total)}{of} ({time_words(cause.ns)}) {words(cause)}"
+
+
+def _subject(breakdown: Breakdown, by: str) -> str:
+    name = breakdown.request.request
+    if by == "ttft":
+        return f"The first token of {name} took"
+    return f"{name} took" if breakdown.ended else f"{name} lives and has taken"
+
+
+def _times(
+    parts: Mapping[str, int], culprits: Mapping[str, list[Culprit]], behind: Mapping[str, int]
+) -> dict[str, int]:
+    """Cause -> nanoseconds; together they are what the parts are."""
+    found: dict[str, int] = {}
+
+    def add(name: str, ns: int) -> None:
+        found[name] = found.get(name, 0) + ns
+
+    for part, ns in parts.items():
+        left = ns
+        if part == "queue_head_of_line":
+            known = sum(behind.get(reason, 0) for reason in HEAD_REASONS)
+            for reason in HEAD_REASONS if known else ():
+                own = ns * behind.get(reason, 0) // known
+                add(reason, own)
+                left -= own
+            if known:
+                add(max(HEAD_REASONS, key=lambda reason: behind.get(reason, 0)), left)
+                left = 0
+        elif part == "own_prefill":
+            evicted = sum(c.weight_ns for c in culprits.get(part, ()) if "evicted" in c.words)
+            add("evicted", evicted)
+            left -= evicted
+        add(_CAUSES[part], left)
+    return found
+
+
+def _culprits_of_causes(culprits: Mapping[str, list[Culprit]]) -> dict[str, list[Culprit]]:
+    """Cause -> its culprits over all parts, one of a request, the heaviest first."""
+    grouped: dict[str, dict[tuple[str, str], list[Culprit]]] = {}
+    for part, found in culprits.items():
+        for culprit in found:
+            cause = _CAUSES[part]
+            if part == "queue_head_of_line":
+                cause = _BEHIND.get(culprit.kind, "")
+            elif part == "own_prefill":
+                cause = "evicted" if "evicted" in culprit.words else ""
+            if cause:
+                key = culprit.request, "" if culprit.request else culprit.kind + culprit.words
+                grouped.setdefault(cause, {}).setdefault(key, []).append(culprit)
+    return {cause: sorted(map(_one, groups.values()), key=lambda c: -c.weight_ns) for cause, groups in grouped.items()}
+
+
+def _one(same: list[Culprit]) -> Culprit:
+    """Several of one request as one, with the words of the heaviest."""
+    top = max(same, key=lambda culprit: culprit.weight_ns)
+    return Culprit(top.kind, top.request, top.seq, sum(c.weight_ns for c in same), top.words, top.step)
+
+
+def _own_words(breakdown: Breakdown, by: str) -> str:
+    track = breakdown.track
+    cached = track.matched.hit if track.matched is not None else 0
+    prompt = f"{track.num_prompt_tokens - cached} of {track.num_prompt_tokens} prompt tokens computed"
+    return prompt if by == "ttft" else f"{prompt}, {track.num_output_tokens} tokens generated"

@@ -1,0 +1,126 @@
+"""Causes in words: how a verdict says who was waited for, and what would help. Works nothing out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .culprit import Culprit
+
+SHOWN = 2  # culprits named in a sentence
+US, MS, S = 1_000, 1_000_000, 1_000_000_000
+HOST = {
+    "collect": "in what followed from the tokens before: callbacks, texts, the queues",
+    "plan": "in planning",
+    "launch": "in launching",
+    "between": "outside the engine's step",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One reason for which time went by, over all parts that it stands behind.
+
+    Attributes:
+        name: key of what `words` says.
+        ns: nanoseconds.
+        culprits: the heaviest first.
+        limit: of the setting that was reached; 0 where none is.
+        own: what the request did itself, for the cause `own`.
+    """
+
+    name: str
+    ns: int
+    culprits: tuple[Culprit, ...] = ()
+    limit: int = 0
+    own: str = ""
+
+
+def time_words(ns: int) -> str:
+    """`2.31 s`, `12.3 ms`, `850 µs`."""
+    if ns >= S:
+        return f"{ns / S:.2f} s"
+    return f"{ns / MS:.1f} ms" if ns >= MS else f"{ns / US:.0f} µs"
+
+
+def share_words(part: int, whole: int) -> str:
+    """Per cent without decimals."""
+    return f"{100 * part / whole:.0f}%" if whole else "0%"
+
+
+def who(culprits: Sequence[Culprit], whole: int) -> str:
+    """`a (60%), b (30%) and 3 more`: requests, and what share of the time is theirs; "" where it is nobody's."""
+    named = [(culprit.request or culprit.words, culprit.weight_ns) for culprit in culprits if culprit.weight_ns]
+    if not named:
+        return ""
+    if len(named) == 1 and named[0][1] > 0.995 * whole:
+        return named[0][0]
+    shown = [f"{name} ({share_words(ns, whole)})" for name, ns in named[:SHOWN]]
+    if len(named) > SHOWN:
+        return f"{', '.join(shown)} and {len(named) - SHOWN} more"
+    return " and ".join(shown)
+
+
+def words(cause: Cause) -> str:
+    """What completes `60% of it (1.20 s) ...`."""
+    by = who(cause.culprits, cause.ns)
+    top = cause.culprits[0] if cause.culprits else None
+    plain = _WAITS.get(cause.name)
+    if plain is not None:
+        begins, joins = plain
+        limit = f" of {cause.limit}" if cause.limit else ""
+        return begins.format(limit=limit) + (f"{joins}{by}" if by else "")
+    if cause.name == "host":
+        where = HOST.get(top.kind, "") if top else ""
+        return f"with the device idle, the host {where}" + (f" ({_longest(top)})" if top else "")
+    if cause.name == "evicted":
+        return f"computing prompt tokens that the cache had lost: {top.words if top else ''}"
+    if cause.name == "preemption":
+        return _preemption(cause, by)
+    if cause.name == "swap":
+        moves = f" ({top.words})" if top else ""
+        return f"waiting for its KV to come back from the swap space{moves}"
+    return f"for its own work: {cause.own}"
+
+
+def advice(cause: Cause) -> str:
+    """What would help, or "" where no setting does."""
+    return _ADVICE.get(cause.name, "")
+
+
+def _preemption(cause: Cause, by: str) -> str:
+    top = cause.culprits[0] if cause.culprits else None
+    if top is None:
+        return "after it was preempted"
+    if top.kind == "holder":
+        return f"after it was preempted for want of blocks, held by {by}"
+    why = top.words.split(",")[0] if top.kind == "preemptor" else top.words
+    return f"after it lost its place to {by or 'itself'}: {why}"
+
+
+def _longest(top: Culprit) -> str:
+    return top.words.rpartition("; ")[2]
+
+
+_WAITS: dict[str, tuple[str, str]] = {  # how it begins, and what joins it to those who caused it
+    "no_blocks": ("waiting for free blocks", ", held by "),
+    "sequence_cap": ("waiting for a place in the batch{limit} (max_num_seqs)", ", taken by "),
+    "token_budget": ("waiting for room in the token budget{limit} of a step (max_num_batched_tokens)", ", taken by "),
+    "next_step": ("waiting for the next step to be planned", ", behind "),
+    "head_of_line": ("waiting behind others in the queue", ": "),
+    "sibling_prefill": ("waiting for the sibling that computed the prompt they share", ": "),
+    "engine_paused": ("with the engine paused", ": "),
+    "prefill_interference": ("stretched by the prefill of others in its steps", ": "),
+    "batch": ("for sharing its steps with the decodes of others", ": "),
+    "paused": ("paused", ": "),
+    "back_pressure": ("held up by its own reader, which took the stream too slowly", "; "),
+    "unknown": ("in a time that the journal does not tell of", ": "),
+}
+_ADVICE: dict[str, str] = {
+    "no_blocks": "more blocks; try nano-trace replay JOURNAL --set num_blocks=2x",
+    "preemption": "more blocks; try nano-trace replay JOURNAL --set num_blocks=2x",
+    "sequence_cap": "more places; try nano-trace replay JOURNAL --set max_num_seqs=2x",
+    "token_budget": "a larger budget; try nano-trace replay JOURNAL --set max_num_batched_tokens=2x",
+    "prefill_interference": "shorter chunks; try nano-trace replay JOURNAL --set max_prefill_chunk=256",
+    "evicted": "more blocks, which keep more prefixes; try nano-trace replay JOURNAL --set num_blocks=2x",
+}
