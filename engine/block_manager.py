@@ -16,12 +16,13 @@ from ..telemetry.events import (
     BlockCopied,
     BlocksAllocated,
     BlocksCached,
+    BlocksDuplicate,
     BlocksFreed,
     BlocksSwapped,
     PrefixMatched,
 )
 from .plan import BlockMove
-from .prefix_cache import PrefixCache, PrefixMatch
+from .prefix_cache import COLLIDED, PrefixCache, PrefixMatch
 from .sequence import Sequence, SequenceStatus
 from .slot_pool import SlotPool
 
@@ -220,10 +221,21 @@ class BlockManager:
 
     def register(self, seq: Sequence, num_computed: int, step: int) -> None:
         """Enter into the cache the sequence's full blocks whose KV was computed: its first `num_computed` tokens."""
+        first = seq.num_registered_blocks
         blocks = self.prefixes.register(seq, num_computed)
         if blocks:
             hashes = b"".join(self.contents[block].hash[:8] for block in blocks)
             self._record(BlocksCached(self._clock(), step, seq.seq_id, blocks, hashes))
+        if len(blocks) < seq.num_registered_blocks - first and seq.parent_content != COLLIDED:
+            self._record_duplicates(seq, first, step)
+
+    def _record_duplicates(self, seq: Sequence, first: int, step: int) -> None:
+        """Of the blocks that were registered from place `first` on, those whose content is cached in another block."""
+        table, hashes, cached = seq.block_table, seq.block_hashes, self.prefixes.cached
+        places = [i for i in range(first, seq.num_registered_blocks) if cached[hashes[i]] != table[i]]
+        if places:
+            told = b"".join(hashes[i][:8] for i in places)
+            self._record(BlocksDuplicate(self._clock(), step, seq.seq_id, [table[i] for i in places], told))
 
     def audit(self, live: list[Sequence]) -> None:
         """Check every invariant of the pool against the live block tables.

@@ -48,15 +48,23 @@ class EngineCore(StepLoop):
         self.book.add(request)
         record = params.as_record()
         record["seed"] = seed
+        hashes = self._hash_prompt(request.sequences) if self.recorder.on else b""
         self.recorder.record(
             RequestArrived(
                 now, request.request_id, [seq.seq_id for seq in request.sequences], len(request.prompt_token_ids),
                 request.sequences[0].max_tokens, params.priority, record, request.traceparent,
-                request.prompt_token_ids if self.config.journal_content else None,
+                request.prompt_token_ids if self.config.journal_content else None, hashes,
             )
         )  # fmt: skip
         for seq in request.sequences:
             self.scheduler.add(seq)
+
+    def _hash_prompt(self, sequences: Items[Sequence]) -> bytes:
+        """The hashes of the prompt's full blocks, worked out once for all the sequences that begin with it."""
+        hashes = self.blocks.prefixes.hashes_of(sequences[0])
+        for seq in sequences[1:]:
+            seq.block_hashes = list(sequences[0].block_hashes)
+        return hashes
 
     def abort(self, request_id: str) -> bool:
         """End a live request; False (and nothing else) when there is none of this id."""

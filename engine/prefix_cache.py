@@ -75,6 +75,15 @@ class PrefixCache:
         """Chain hash of a block: keyed by the run's secret, over the parent's hash and its own token ids."""
         return blake2b(parent + tokens, digest_size=HASH_BYTES, key=self._secret).digest()
 
+    def hashes_of(self, seq: Sequence, first: int = 0) -> bytes:
+        """The first 8 bytes of the hash of each full block from place `first` on, kept for the admission; without a
+        cache, none.
+        """
+        if not self._enabled:
+            return b""
+        self._extend_hashes(seq)
+        return b"".join(chain_hash[:8] for chain_hash in seq.block_hashes[first:])
+
     def match(self, seq: Sequence) -> PrefixMatch:
         """Find the cached prefix of all the sequence's tokens; changes nothing but its memo of hashes.
 

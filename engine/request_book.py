@@ -98,14 +98,17 @@ class RequestBook:
     def resume(self, seq: Sequence, token_ids: list[int], max_tokens: int, keep_content: bool) -> None:
         """Let a paused sequence go on: after these tokens, up to so many generated ones in all."""
         request, index = self._owner[seq.seq_id]
+        hashes = b""
         if token_ids:
+            first = (len(seq.token_ids) - 1) // self._blocks.block_size
             seq.append(token_ids)
+            hashes = self._blocks.prefixes.hashes_of(seq, first)
         seq.max_tokens = max_tokens
         seq.stop_reason = None
         self._record(
             SequenceResumed(
                 self._clock(), self._scheduler.step, seq.seq_id, len(token_ids), max_tokens,
-                list(token_ids) if keep_content else None,
+                list(token_ids) if keep_content else None, hashes,
             )
         )  # fmt: skip
         try:

@@ -301,7 +301,7 @@ class StepLoop:
             sampled = [seq.seq_id for seq, samples in zip(plan.sequences, plan.samples, strict=True) if samples]
             self.recorder.record(TokensSampled(plan.step, sampled, list(result.tokens)))
         if plan.kind != "decode" and plan.sequences:
-            compute_ns = result.device_ns or launch_ns + read - began
+            compute_ns = result.device_ns or launch_ns + result.wait_ns  # as the event tells them
             self.scheduler.residency.measure_prefill(compute_ns / plan.num_tokens)
         self._reading = True
         try:

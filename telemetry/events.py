@@ -96,6 +96,7 @@ class RequestArrived(Event, tag="request.arrived"):
     params: dict[str, Union[str, int, float, bool, None]]  # no content: numbers and flags only
     traceparent: str | None = None
     prompt_token_ids: list[int] | None = None  # only with journal_content
+    block_hashes: bytes = b""  # 8 bytes a full block of the prompt: equal ones stand for equal tokens and prefixes
 
 
 class RequestRefused(Event, tag="request.refused"):
@@ -152,6 +153,7 @@ class SequenceResumed(Event, tag="sequence.resumed"):
     num_appended: int  # tokens that the caller put after what the sequence had
     max_tokens: int  # tokens that it may have generated in all, from now on
     appended_token_ids: list[int] | None = None  # only with journal_content
+    block_hashes: bytes = b""  # as on arrival, if tokens were appended: from the block of the last token before them on
 
 
 class PriorityChanged(Event, tag="sequence.priority"):
@@ -201,6 +203,16 @@ class BlocksCached(Event, tag="blocks.cached"):
     seq: int
     blocks: list[int]
     hashes: bytes
+
+
+class BlocksDuplicate(Event, tag="blocks.duplicate"):
+    """Full, computed blocks of a sequence whose content is cached in another block: they stay out of the cache."""
+
+    t: int
+    step: int
+    seq: int
+    blocks: list[int]
+    hashes: bytes  # 8 bytes a block
 
 
 class BlocksFreed(Event, tag="blocks.freed"):
@@ -419,7 +431,7 @@ class Keyframe(Event, tag="keyframe"):
 AnyEvent = Union[
     EngineStarted, EngineReady, EngineStopped, EngineError, EnginePaused, EngineContinued, BreakpointHit,
     RequestArrived, RequestRefused, RequestFinished, StatusChanged, WaitReasonChanged, SequenceResumed,
-    PriorityChanged, PrefixMatched, BlocksAllocated, BlocksCached, BlocksFreed, BlocksSwapped, SwapFinished,
-    BlockCopied, SequencePreempted, StepPlanned, StepFinished, StepRetried, TokensSampled, CallbackFailed,
+    PriorityChanged, PrefixMatched, BlocksAllocated, BlocksCached, BlocksDuplicate, BlocksFreed, BlocksSwapped,
+    SwapFinished, BlockCopied, SequencePreempted, StepPlanned, StepFinished, StepRetried, TokensSampled, CallbackFailed,
     JournalDropped, StreamStalled, Mark, Keyframe,
 ]  # fmt: skip
