@@ -43,7 +43,12 @@ def add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     where.add_argument("--otlp", metavar="URL", help="http://HOST:4318, or grpc://HOST:4317; https and grpcs for TLS")
     where.add_argument("--otlp-protocol", choices=PROTOCOLS, help="default: as the URL says; http:// means HTTP")
     where.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="sent with every batch")
-    where.add_argument("--file", metavar="FILE", help="append spans there: OTLP's JSON, a TracesData message a line")
+    where.add_argument("--file", "--spans", metavar="FILE", help="append spans there: OTLP's JSON, a TracesData "
+                       "message a line")  # fmt: skip
+    where.add_argument("--perfetto", metavar="FILE", help="write what is there as a trace for Perfetto's UI, alone; "
+                       "compressed if FILE ends in .gz")  # fmt: skip
+    where.add_argument("--csv", metavar="FILE", help="write a row a request there, with the parts of its time (-: to "
+                       "the standard output), of what the journal holds now; goes alone")  # fmt: skip
     where.add_argument("--metrics-port", type=int, metavar="N", help="serve /metrics there; 0: any free port")
     where.add_argument("--metrics-host", default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1")
     what = command.add_argument_group("what")
@@ -75,7 +80,13 @@ def run(arguments: argparse.Namespace) -> int:
     from ..telemetry.exporter_options import Export, exit_code, log_to_stderr, report
     from ..telemetry.reader import JournalReader
 
+    if arguments.perfetto is not None:
+        return _run_perfetto(arguments)
     try:
+        if arguments.csv is not None:
+            from .request_csv import run_export
+
+            return run_export(arguments)
         with log_to_stderr("nano-trace export: "):
             reader = JournalReader(arguments.journal, arguments.run_id)
             options = options_from(arguments)
@@ -94,6 +105,24 @@ def run(arguments: argparse.Namespace) -> int:
         _say(str(error))
         return 2
     return exit_code(outcome)
+
+
+def _run_perfetto(arguments: argparse.Namespace) -> int:
+    """Write a trace for Perfetto; the other flags have no meaning for it."""
+    from ..telemetry.reader import JournalReader
+    from .perfetto_export import write_perfetto
+
+    named = ("otlp", "file", "csv", "metrics_port", "keep", "cursor", "from_start")
+    other = next((name for name in named if getattr(arguments, name) not in (None, False, [])), None)
+    try:
+        if other is not None:
+            raise InvalidConfig(f"--perfetto and --{other.replace('_', '-')}: one at a time; the trace is a file alone")
+        written = write_perfetto(JournalReader(arguments.journal, arguments.run_id), arguments.perfetto)
+    except InvalidConfig as error:
+        _say(str(error))
+        return 2
+    _say(f"{arguments.perfetto}: {written}; open it in Perfetto's UI (ui.perfetto.dev)")
+    return 0
 
 
 def options_from(arguments: argparse.Namespace) -> ExportOptions:
