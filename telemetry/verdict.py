@@ -15,6 +15,7 @@ from .latency import Breakdown, Latency
 from .life_pieces import LifePiece, life_pieces
 from .verdict_words import Cause, advice, share_words, time_words, words
 
+OWN = ("own", "running")  # causes that are nobody else's, or are not known to be
 NOTABLE = 0.1  # of the time, for a headline that is not about the request's own work
 MENTIONED = 0.03  # for a sentence
 _CAUSES = {
@@ -87,7 +88,7 @@ def sentences(subject: str, total: int, causes: list[Cause]) -> tuple[str, tuple
     """
     if not causes or not total:
         return f"{subject} no time at all.", ()
-    top = next((cause for cause in causes if cause.name != "own" and cause.ns >= NOTABLE * total), causes[0])
+    top = next((cause for cause in causes if cause.name not in OWN and cause.ns >= NOTABLE * total), causes[0])
     headline = f"{subject} {time_words(total)}: {_portion(top, total, ' of it')}."
     more = [
         f"Another {_portion(cause, total, '')}."

@@ -114,6 +114,7 @@ _WAITS: dict[str, tuple[str, str]] = {  # how it begins, and what joins it to th
     "batch": ("for sharing its steps with the decodes of others", ": "),
     "paused": ("paused", ": "),
     "back_pressure": ("held up by its own reader, which took the stream too slowly", "; "),
+    "running": ("running: its own work and what others added to it, which spans do not tell apart", ""),
     "unknown": ("in a time that the journal does not tell of", ": "),
 }
 _ADVICE: dict[str, str] = {

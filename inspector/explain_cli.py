@@ -1,0 +1,154 @@
+"""`nano-trace explain`: why a request took as long as it did. Parses flags; the verdict is telemetry's."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from ..errors import JournalError
+from .describe import plural
+from .trace_text import DIM, Paint, fold, width
+
+if TYPE_CHECKING:
+    from ..telemetry.step_costs import StepCostModel
+    from .explained import Explained
+    from .latency_reading import LatencyReading
+
+DESCRIPTION = """\
+Why a request took as long as it did: the reason in plain sentences, then what it did when, where its time went to the
+nanosecond, and who it was spent on. Without a REQUEST, the slowest one is explained.
+
+Spans (--spans: a file that `nano-trace export --file` wrote) tell who waited for what and who preempted whom, but not
+what others added to a step."""
+
+
+def add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    command = commands.add_parser(
+        "explain", help="why was a request slow: the verdict, the waterfall, the culprits", description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    command.add_argument("journal", metavar="JOURNAL", nargs="?", help="a journal's directory, or a segment of it; not "
+                         "with --spans")  # fmt: skip
+    command.add_argument("request", metavar="REQUEST", nargs="?", help="its id")
+    command.add_argument("--run", dest="run_id", metavar="RUN", help="the run to read (default: the newest)")
+    command.add_argument("--spans", metavar="FILE", help="read spans (OTLP's JSON, a message a line) instead of a "
+                         "journal")  # fmt: skip
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--slowest", type=_count, metavar="N", help="the N slowest")
+    which.add_argument("--p99", action="store_true", help="the one at the 99th percentile")
+    command.add_argument("--by", choices=("e2e", "ttft"), default="e2e", help="from arrival to the end, or to the "
+                         "first token (default: e2e)")  # fmt: skip
+    command.add_argument("--json", action="store_true", help="print one JSON object; times in nanoseconds")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Explain.
+
+    Raises:
+        JournalError: the journal or the file can't be read, or does not hold what is asked for.
+    """
+    if arguments.spans is not None:
+        return _run_spans(arguments)
+    if arguments.journal is None:
+        raise JournalError("explain: give a journal, or --spans FILE")
+    from .explained import explain
+    from .latency_reading import read_latency
+
+    reading = read_latency(arguments.journal, arguments.run_id)
+    _check_choice(arguments, arguments.request)
+    found = explain(reading, _chosen(arguments, reading), arguments.by)
+    started, model = reading.started, reading.latency.model
+    head = f"run {reading.run}, {started.model}: {plural(len(reading.latency.tracks.requests), 'request')}"
+    notes = [*reading.notes, *([_error_of(model)] if model.num_steps else [])]
+    about = {"run": reading.run, "notes": list(reading.notes), "model": _model(model)}
+    return _print(arguments, found, head, notes, about)
+
+
+def _run_spans(arguments: argparse.Namespace) -> int:
+    from .explain_spans import explain_spans, read_spans
+    from .explained import ranked, require
+
+    if arguments.request is not None:
+        raise JournalError("explain: give a journal or --spans FILE, not both")
+    traces = read_spans(arguments.spans, arguments.run_id)
+    name = arguments.journal  # the only positional argument, where there is no journal
+    _check_choice(arguments, name)
+    found = {one.request: one for one in explain_spans(traces, arguments.by)}
+    if name is not None:
+        require(name, found, arguments.spans)
+    totals = {request: one.total_ns for request, one in found.items()}
+    names = [name] if name is not None else ranked(totals, arguments.slowest or 1, arguments.p99)
+    if not names:
+        raise JournalError(f"{arguments.spans}: no request has a first token")
+    head = f"{arguments.spans}: {plural(len(found), 'request')}"
+    note = "from spans: what others added to the steps is not told apart from its own work"
+    return _print(arguments, [found[each] for each in names], head, [note], {"notes": [note], "model": None})
+
+
+def _check_choice(arguments: argparse.Namespace, name: str | None) -> None:
+    if name is not None and (arguments.slowest or arguments.p99):
+        raise JournalError(f"explain: {name} with {'--p99' if arguments.p99 else '--slowest'}: one or the other")
+
+
+def _chosen(arguments: argparse.Namespace, reading: LatencyReading) -> list[Any]:
+    """The breakdowns asked for. Those that live are explained only where they are asked for by name."""
+    from .explained import ranked, require
+
+    latency, ttft = reading.latency, arguments.by == "ttft"
+    requests = latency.tracks.requests
+    if arguments.request is not None:
+        require(arguments.request, requests, arguments.journal)
+        found = latency.breakdown(requests[arguments.request])
+        if found is None or (ttft and not found.ttft_ns):
+            raise JournalError(f"{arguments.journal}: request {arguments.request!r} has no first token")
+        return [found]
+    every = {b.request.request: b for b in latency.breakdowns() if (b.ttft_ns if ttft else b.ended)}
+    if not every:
+        raise JournalError(f"{arguments.journal}: no request has {'a first token' if ttft else 'ended'}; name one")
+    totals = {name: b.ttft_ns if ttft else b.total_ns for name, b in every.items()}
+    return [every[name] for name in ranked(totals, arguments.slowest or 1, arguments.p99)]
+
+
+def _print(
+    arguments: argparse.Namespace, found: list[Explained], head: str, notes: list[str], about: dict[str, Any]
+) -> int:
+    from .explain_view import explained_lines
+    from .explained import VERSION, as_dict
+
+    if arguments.json:
+        requests = [as_dict(one) for one in found]
+        print(json.dumps({"version": VERSION, "by": arguments.by, **about, "requests": requests}))
+        return 0
+    paint, columns = Paint(), width()
+    for index, one in enumerate(found):
+        lines = explained_lines(one, paint, columns)
+        print("\n".join([""] * bool(index) + lines))
+    print("\n" + "\n".join(paint(line, DIM) for line in fold("; ".join([head, *notes]), columns).splitlines()))
+    return 0
+
+
+def _error_of(model: StepCostModel) -> str:
+    return (
+        f"shared steps are divided by a cost model fitted to {plural(model.num_steps, 'step')}: half of them are off "
+        f"by less than {model.median_error:.1%}, nine of ten by less than {model.p90_error:.1%}"
+    )
+
+
+def _model(model: StepCostModel) -> dict[str, float | int]:
+    from dataclasses import asdict
+
+    return asdict(model)
+
+
+def _count(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be a whole number of at least 1")
+    return number

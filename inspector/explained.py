@@ -1,0 +1,110 @@
+"""What `nano-trace explain` knows of one request, wherever it was read from, and as JSON. Knows no terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..errors import JournalError
+from ..telemetry.culprit import Culprit
+from ..telemetry.culprits import CulpritFinder
+from ..telemetry.latency import Breakdown
+from ..telemetry.life_pieces import LifePiece
+from ..telemetry.verdict import verdict
+from .latency_reading import LatencyReading
+
+NS = 1_000_000_000
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One request.
+
+    Attributes:
+        request: its id.
+        seq: the sequence whose time was the request's.
+        begin_t: its arrival, in the nanoseconds of its source.
+        total_ns: that `parts` add up to: to its end, or to its first token.
+        ended: whether it has ended.
+        parts: name -> nanoseconds.
+        headline, sentences: the verdict.
+        culprits: part -> who it was spent on, the heaviest first.
+        pieces: what it did when.
+    """
+
+    request: str
+    seq: int
+    begin_t: int
+    total_ns: int
+    ended: bool
+    parts: dict[str, int]
+    headline: str
+    sentences: tuple[str, ...]
+    culprits: dict[str, list[Culprit]]
+    pieces: tuple[LifePiece, ...]
+
+
+def explain(reading: LatencyReading, breakdowns: Iterable[Breakdown], by: str) -> list[Explained]:
+    """Explain requests of a journal."""
+    finder, found = CulpritFinder(reading.latency), []
+    for breakdown in breakdowns:
+        said = verdict(reading.latency, breakdown, by, finder)
+        ttft = by == "ttft"
+        found.append(
+            Explained(
+                breakdown.request.request, breakdown.track.seq, breakdown.begin_t,
+                breakdown.ttft_ns if ttft else breakdown.total_ns, breakdown.ended or ttft,
+                breakdown.ttft_parts if ttft else breakdown.parts,
+                said.headline, said.sentences, said.culprits, said.evidence,
+            )
+        )  # fmt: skip
+    return found
+
+
+def ranked(totals: dict[str, int], slowest: int, p99: bool) -> list[str]:
+    """The requests asked for.
+
+    Args:
+        totals: request -> nanoseconds.
+        slowest: so many of them, the slowest first.
+        p99: the one at the 99th percentile instead (nearest rank).
+    """
+    names = sorted(totals, key=lambda name: -totals[name])
+    if not p99:
+        return names[:slowest]
+    rank = math.ceil(0.99 * len(names))
+    return [names[len(names) - rank]]
+
+
+def require(name: str, known: Iterable[str], where: str) -> None:
+    """Check that a request is there.
+
+    Raises:
+        JournalError: it isn't; the message names those that are.
+    """
+    names = list(known)
+    if name not in names:
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        raise JournalError(f"{where}: holds no request {name!r}; it has {shown}")
+
+
+def as_dict(explained: Explained) -> dict[str, Any]:
+    """One request for JSON; times in nanoseconds, `begin_ns` of pieces counts from its arrival."""
+    pieces = []
+    for piece in explained.pieces:
+        named = asdict(piece)
+        begin, end = named.pop("begin_t"), named.pop("end_t")
+        pieces.append(named | {"begin_ns": begin - explained.begin_t, "duration_ns": end - begin})
+    return {
+        "request": explained.request,
+        "seq": explained.seq,
+        "ended": explained.ended,
+        "total_ns": explained.total_ns,
+        "verdict": {"headline": explained.headline, "sentences": list(explained.sentences)},
+        "parts": explained.parts,
+        "culprits": {part: [asdict(culprit) for culprit in found] for part, found in explained.culprits.items()},
+        "evidence": pieces,
+    }
