@@ -12,7 +12,6 @@ from typing import Any
 
 from .events import (
     AnyEvent,
-    EngineStarted,
     JournalDropped,
     Keyframe,
     RequestArrived,
@@ -60,7 +59,7 @@ class LatencyTracks:
         self.begin_t = 0
         self.unread_t = 0
         self.t = 0
-        self._joined = False
+        self._begun = self._joined = False
         self._head = -1
         self._lost_t = 0  # since when events are missing
         self._planned: dict[int, tuple[int, int, int, int, int]] = {}  # step -> (t, its work)
@@ -130,10 +129,9 @@ class LatencyTracks:
     # Joining
 
     def _join(self, event: AnyEvent) -> None:
-        if isinstance(event, EngineStarted):
-            self.begin_t = event.t
-        elif isinstance(event, Keyframe):
-            self.begin_t = self.begin_t or self.t
+        if not self._begun:
+            self._begun, self.begin_t = True, self.state.t
+        if isinstance(event, Keyframe):
             self._join_pause(event.engine_paused)
             self._join_sequences(event, self.t)
 

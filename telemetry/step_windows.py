@@ -1,7 +1,8 @@
 """The time of a run cut into windows, one a step, and each window's device time divided among what caused it.
 
 A window reaches from the reading of one step to the reading of the next. Its last part is the step's device time; what
-is before that is the host's, or the engine was paused. Sums over any range of windows cost the same.
+is before that is the host's, or the engine was paused (a step that was granted runs while it is paused again). Sums over
+any range of windows cost the same.
 """
 
 from __future__ import annotations
@@ -75,10 +76,10 @@ class StepWindows:
         self._divide(features, named)
 
     def _divide(self, features: Floats, named: dict[str, Ints]) -> None:
-        self.paused: Ints = np.diff(self._paused_before(np.concatenate((self.begin_t[:1], self.end_t))))
         length = self.end_t - self.begin_t
-        self.device: Ints = np.clip(named["device_ns"], 0, length - self.paused)
-        self.host: Ints = length - self.paused - self.device
+        self.device: Ints = np.clip(named["device_ns"], 0, length)
+        self.paused: Ints = self._paused_before(self.end_t - self.device) - self._paused_before(self.begin_t)
+        self.host: Ints = length - self.device - self.paused
         costs = features * self.model.coefficients
         costs[costs.sum(axis=1) <= 0, 0] = 1.0
         self.unit: Floats = np.where(self.seen, self.device, 0) / costs.sum(axis=1)
@@ -160,16 +161,10 @@ class StepWindows:
         return keys + int(self._ordinal[row] - self._ordinal[first])
 
     def clip(self, row: int, begin: int, end: int) -> tuple[int, int, int]:
-        """(device, host, paused) nanoseconds of the part of a window from `begin` to `end`.
-
-        The device time is the last of what was not paused, so that the parts of a window add up to the whole.
-        """
-        window_end = int(self.end_t[row])
-        paused = self.paused_within(begin, end)
-        worked = end - begin - paused
-        after = window_end - end - self.paused_within(end, window_end)
-        device = min(worked, max(0, int(self.device[row]) - after))
-        return device, worked - device, paused
+        """(device, host, paused) nanoseconds of the part of a window from `begin` to `end`."""
+        starts = min(max(int(self.end_t[row]) - int(self.device[row]), begin), end)
+        paused = self.paused_within(begin, starts)
+        return end - starts, starts - begin - paused, paused
 
     def unread(self, begin: int, end: int) -> tuple[int, int, int]:
         """The same after the last window: the device works from the planning of a step that nobody has read yet."""
