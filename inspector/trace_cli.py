@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ..errors import AuditError, JournalError
+from ..errors import AuditError, InvalidConfig, JournalError
 from ..telemetry.audit import Audit
 from ..telemetry.event_json import event_as_dict
 from ..telemetry.events import (
@@ -28,8 +28,11 @@ from ..telemetry.events import (
     SwapFinished,
 )
 from ..telemetry.reader import JournalReader
+from .compare_cli import add_compare
 from .describe import describe, plural, sequences_of
+from .explain_cli import add_explain
 from .export_cli import add_export
+from .top_cli import add_top
 
 EXIT_OK, EXIT_VIOLATION, EXIT_UNREADABLE = 0, 1, 2
 RED, YELLOW, GREEN, DIM, RESET = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[2m", "\x1b[0m"
@@ -49,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code
-    except JournalError as error:
+    except (JournalError, InvalidConfig) as error:
         print(f"nano-trace: {error}", file=sys.stderr)
         return EXIT_UNREADABLE
     except BrokenPipeError:
@@ -75,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(run=_check)
 
     add_export(commands)
+    add_explain(commands)
+    add_top(commands)
+    add_compare(commands)
     return parser
 
 

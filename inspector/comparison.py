@@ -1,0 +1,144 @@
+"""Two runs beside each other: times of their requests and the parts of these, which changed and by how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import InvalidConfig
+from ..telemetry.latency import PARTS
+from .bootstrap import RESAMPLES, STATISTICS, Difference, differences
+from .latency_reading import LatencyReading
+from .request_table import MEASURES, Floats, RequestTable, request_table
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two runs.
+
+    Attributes:
+        reading: the run.
+        table: its requests that have ended.
+        live: how many have not, and are left out.
+    """
+
+    reading: LatencyReading
+    table: RequestTable
+    live: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How B differs from A. Times are nanoseconds.
+
+    Attributes:
+        a, b: the runs.
+        by: whose parts these are, e2e or ttft.
+        measures: e2e, ttft, itl -> statistic -> difference; those that both runs have.
+        parts: part -> statistic -> difference; those that are not 0 in both.
+        settings: (name, in A, in B) of what the two engines were told differently.
+        seed: of the resamples.
+    """
+
+    a: Side
+    b: Side
+    by: str
+    measures: dict[str, dict[str, Difference]]
+    parts: dict[str, dict[str, Difference]]
+    settings: list[tuple[str, object, object]]
+    seed: int
+
+    @property
+    def changed(self) -> list[tuple[str, str, Difference]]:
+        """(name, statistic, difference) of the parts whose mean changed, the largest change first."""
+        found = [(part, "mean", named["mean"]) for part, named in self.parts.items() if named["mean"].changed]
+        return sorted(found, key=lambda item: -abs(item[2].delta))
+
+
+def side(reading: LatencyReading) -> Side:
+    """One run, ready to be compared.
+
+    Raises:
+        InvalidConfig: none of its requests has ended.
+    """
+    table = request_table(reading.latency.breakdowns(), reading.started.wall_offset_ns)
+    if not len(table):
+        raise InvalidConfig(f"{reading.path}: run {reading.run}: none of its requests has ended")
+    return Side(reading, table, len(reading.latency.tracks.requests) - len(table))
+
+
+def compare(a: Side, b: Side, by: str = "e2e", seed: int = 0, resamples: int = RESAMPLES) -> Comparison:
+    """Compare two runs.
+
+    Args:
+        a: the one to measure against.
+        b: the other.
+        by: e2e, or ttft: the parts of the time to the first token.
+        seed: of the resamples.
+        resamples: how many.
+    """
+    found = differences(_columns(a.table, by), _columns(b.table, by), seed, resamples)
+    named = dict(zip((*MEASURES, *PARTS), found, strict=True))
+    measures = {name: value for name in MEASURES if (value := named[name])}
+    parts = {name: value for name in PARTS if (value := named[name]) and value["mean"].a + value["mean"].b}
+    return Comparison(a, b, by, measures, parts, _settings(a.reading, b.reading), seed)
+
+
+def as_dict(comparison: Comparison) -> dict[str, object]:
+    """For JSON."""
+    return {
+        "a": _side_as_dict(comparison.a),
+        "b": _side_as_dict(comparison.b),
+        "by": comparison.by,
+        "seed": comparison.seed,
+        "settings": {name: {"a": in_a, "b": in_b} for name, in_a, in_b in comparison.settings},
+        "measures": {name: _named_as_dict(named) for name, named in comparison.measures.items()},
+        "parts": {name: _named_as_dict(named) for name, named in comparison.parts.items()},
+        "changed": [part for part, _, _ in comparison.changed],
+    }
+
+
+def _columns(table: RequestTable, by: str) -> Floats:
+    """[n, MEASURES and PARTS]; parts of a time that a request doesn't have are NaN."""
+    parts = table.parts_of(by).astype(np.float64)
+    parts[np.isnan(table.measure(by))] = np.nan
+    return np.column_stack([*(table.measure(name) for name in MEASURES), parts])
+
+
+def _settings(a: LatencyReading, b: LatencyReading) -> list[tuple[str, object, object]]:
+    first, second = _told(a), _told(b)
+    names = dict.fromkeys([*first, *second])
+    return [(name, first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)]
+
+
+def _told(reading: LatencyReading) -> dict[str, object]:
+    started = reading.started
+    facts: dict[str, object] = {"version": started.version, "model": started.model, **started.config}
+    return facts | {"num_blocks": started.num_blocks, "block_size": started.block_size}
+
+
+def _side_as_dict(side: Side) -> dict[str, object]:
+    model = side.reading.latency.model
+    return {
+        "journal": side.reading.path,
+        "run": side.reading.run,
+        "requests": len(side.table),
+        "live": side.live,
+        "mean_prompt_tokens": float(side.table.prompt_tokens.mean()),
+        "mean_output_tokens": float(side.table.output_tokens.mean()),
+        "model_median_error": model.median_error,
+        "model_p90_error": model.p90_error,
+        "notes": list(side.reading.notes),
+    }
+
+
+def _named_as_dict(named: dict[str, Difference]) -> dict[str, object]:
+    return {statistic: _difference_as_dict(named[statistic]) for statistic in STATISTICS if statistic in named}
+
+
+def _difference_as_dict(d: Difference) -> dict[str, object]:
+    return {
+        "a_ns": d.a, "b_ns": d.b, "delta_ns": d.delta, "low_ns": d.low, "high_ns": d.high,
+        "changed": d.changed, "judged": d.judged,
+    }  # fmt: skip

@@ -1,0 +1,72 @@
+"""`nano-trace export --csv` and `top --csv`: a row a request, with the parts of its time."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+
+from ..errors import InvalidConfig
+from ..telemetry.latency import Latency
+from .describe import plural
+from .latency_reading import read_latency
+from .request_table import HEADER, rows
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell that begins so
+
+
+def write_csv(path: str, latency: Latency, wall_offset_ns: int) -> int:
+    """Write the requests of a run in order of arrival, those that live too; a file that is there is replaced.
+
+    Args:
+        path: of the file; "-" is the standard output.
+        latency: the run.
+        wall_offset_ns: wall clock minus the journal's.
+
+    Returns:
+        how many rows there are below the header.
+
+    Raises:
+        InvalidConfig: the file can't be written.
+    """
+    count = 0
+    try:
+        out = sys.stdout if path == "-" else open(path, "w", newline="", encoding="utf-8")  # noqa: SIM115
+        try:
+            writer = csv.writer(out, lineterminator="\n")
+            writer.writerow(HEADER)
+            for values in rows(latency.breakdowns(), wall_offset_ns):
+                values[0] = _text(str(values[0]))
+                writer.writerow(values)
+                count += 1
+        finally:
+            if out is not sys.stdout:
+                out.close()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InvalidConfig(f"--csv {path}: can't be written ({error.strerror})") from error
+    return count
+
+
+def run_export(arguments: argparse.Namespace) -> int:
+    """`nano-trace export JOURNAL --csv FILE`.
+
+    Raises:
+        InvalidConfig: it is given with another destination, or the file can't be written.
+        JournalError: the journal can't be read.
+    """
+    others = {"--otlp": arguments.otlp, "--file": arguments.file, "--metrics-port": arguments.metrics_port}
+    for flag, value in others.items():
+        if value is not None:
+            raise InvalidConfig(f"--csv goes alone; leave {flag} out, or export twice")
+    reading = read_latency(arguments.journal, arguments.run_id)
+    count = write_csv(arguments.csv, reading.latency, reading.started.wall_offset_ns)
+    notes = "".join(f"; {note}" for note in reading.notes)
+    print(f"nano-trace export: run {reading.run}: {plural(count, 'request')} written{notes}", file=sys.stderr)
+    return 0
+
+
+def _text(text: str) -> str:
+    """A cell that no spreadsheet takes for a formula."""
+    return f"'{text}" if text.startswith(_FORMULA) else text

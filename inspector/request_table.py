@@ -1,0 +1,137 @@
+"""All requests of a run in columns: their times, what those were spent on, and what they asked for. Knows no files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..telemetry.latency import PARTS, Breakdown
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+MEASURES = ("e2e", "ttft", "itl")
+_COLUMNS = (
+    "request", "arrived_ns", "ended", "finish_reason", "priority", "sequences", "prompt_tokens", "output_tokens",
+    "cached_tokens", "preemptions", "e2e_ns", "ttft_ns", "itl_ns",
+)  # fmt: skip
+HEADER = (*_COLUMNS, *(f"{part}_ns" for part in PARTS), *(f"ttft_{part}_ns" for part in PARTS))
+
+
+def row(breakdown: Breakdown, wall_offset_ns: int) -> list[str | int]:
+    """One request in the order of HEADER; "" where there is no value.
+
+    Args:
+        breakdown: of the request.
+        wall_offset_ns: wall clock minus the journal's.
+    """
+    request, itl = breakdown.request, itl_ns(breakdown)
+    finished = request.finished
+    values: list[str | int] = [
+        request.request,
+        breakdown.begin_t + wall_offset_ns,
+        int(breakdown.ended),
+        finished.finish_reason if finished else "",
+        request.priority,
+        len(request.seqs),
+        request.num_prompt_tokens,
+        finished.num_output_tokens if finished else breakdown.track.num_output_tokens,
+        finished.num_cached_tokens if finished else "",
+        len(breakdown.track.preemptions),
+        breakdown.total_ns,
+        breakdown.ttft_ns or "",
+        "" if itl is None else round(itl),
+    ]
+    values += [breakdown.parts.get(part, 0) for part in PARTS]
+    return values + [breakdown.ttft_parts.get(part, 0) for part in PARTS]
+
+
+def itl_ns(breakdown: Breakdown) -> float | None:
+    """Mean time between two tokens of the request, in nanoseconds; None with fewer than two."""
+    track = breakdown.track
+    gaps = track.num_output_tokens - 1
+    return (track.last_token_t - track.first_token_t) / gaps if gaps > 0 and track.first_token_t else None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTable:
+    """Requests by row, n of them. Times are nanoseconds.
+
+    Attributes:
+        request: ids [n].
+        arrived: [n], wall clock.
+        e2e: [n], from arrival to end.
+        ttft: [n], to the first token; NaN where there is none.
+        itl: [n], mean between tokens; NaN with fewer than two.
+        prompt_tokens, output_tokens, priority: [n].
+        parts: [n, PARTS], of `e2e`.
+        ttft_parts: [n, PARTS], of `ttft`; zeros where there is none.
+    """
+
+    request: NDArray[np.object_]
+    arrived: Ints
+    e2e: Floats
+    ttft: Floats
+    itl: Floats
+    prompt_tokens: Ints
+    output_tokens: Ints
+    priority: Ints
+    parts: Ints
+    ttft_parts: Ints
+
+    def __len__(self) -> int:
+        return len(self.request)
+
+    def select(self, rows: Ints | Bools) -> RequestTable:
+        """Some of them."""
+        return RequestTable(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def measure(self, name: str) -> Floats:
+        """The column of one of MEASURES."""
+        values: Floats = getattr(self, name)
+        return values
+
+    def parts_of(self, name: str) -> Ints:
+        """The parts of `e2e` or of `ttft`."""
+        return self.ttft_parts if name == "ttft" else self.parts
+
+    def having(self, name: str) -> RequestTable:
+        """Those that have a value of a measure."""
+        return self.select(~np.isnan(self.measure(name)))
+
+
+def request_table(breakdowns: Iterable[Breakdown], wall_offset_ns: int) -> RequestTable:
+    """The table of those requests that have ended."""
+    found = [b for b in breakdowns if b.ended]
+    arrived = [b.begin_t + wall_offset_ns for b in found]
+    return RequestTable(
+        np.array([b.request.request for b in found], dtype=object),
+        np.array(arrived, dtype=np.int64),
+        np.array([b.total_ns for b in found], dtype=np.float64),
+        np.array([b.ttft_ns or np.nan for b in found], dtype=np.float64),
+        np.array([np.nan if (itl := itl_ns(b)) is None else itl for b in found], dtype=np.float64),
+        np.array([b.request.num_prompt_tokens for b in found], dtype=np.int64),
+        np.array([b.track.num_output_tokens for b in found], dtype=np.int64),
+        np.array([b.request.priority for b in found], dtype=np.int64),
+        _matrix([b.parts for b in found]),
+        _matrix([b.ttft_parts for b in found]),
+    )
+
+
+def rows(breakdowns: Iterable[Breakdown], wall_offset_ns: int) -> Iterator[list[str | int]]:
+    """All requests in the order of HEADER, those that live too."""
+    return (row(breakdown, wall_offset_ns) for breakdown in breakdowns)
+
+
+def _matrix(parts: list[dict[str, int]]) -> Ints:
+    """[n, PARTS]."""
+    result = np.zeros((len(parts), len(PARTS)), dtype=np.int64)
+    column = {part: i for i, part in enumerate(PARTS)}
+    for i, named in enumerate(parts):
+        for part, value in named.items():
+            result[i, column[part]] = value
+    return result

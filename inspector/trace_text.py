@@ -1,0 +1,65 @@
+"""Words, widths and colours of what nano-trace prints to a terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+from .units import duration
+
+BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
+NARROWEST = 80
+_BAR = " ▏▎▍▌▋▊▉█"
+
+
+class Paint:
+    """Colours, where the output is a terminal and NO_COLOR is not set."""
+
+    def __init__(self) -> None:
+        self._on = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+    def __call__(self, text: str, *codes: str) -> str:
+        """The text in a colour."""
+        return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if self._on and codes else text
+
+
+def width() -> int:
+    """Columns of the terminal, at least NARROWEST."""
+    return max(NARROWEST, shutil.get_terminal_size((NARROWEST, 24)).columns)
+
+
+def time(ns: float) -> str:
+    """A duration; 0 as `0`."""
+    return duration(round(ns)) if abs(ns) >= 0.5 else "0"
+
+
+def change(ns: float) -> str:
+    """A duration with its sign."""
+    return f"{'+' if ns > 0 else '-'}{duration(round(abs(ns)))}" if abs(ns) >= 0.5 else "0"
+
+
+def bar(value: float, largest: float, columns: int) -> str:
+    """A bar of eighths of a column; what is not 0 shows at least the thinnest."""
+    if value <= 0 or largest <= 0 or columns < 1:
+        return ""
+    eighths = max(1, round(min(1.0, value / largest) * columns * 8))
+    return "█" * (eighths // 8) + (_BAR[eighths % 8] if eighths % 8 else "")
+
+
+def fold(text: str, columns: int, indent: str = "") -> str:
+    """Words on as many lines as they need; all but the first begin with `indent`."""
+    lines, line = [], ""
+    for word in text.split():
+        if line and len(line) + 1 + len(word) > columns:
+            lines.append(line)
+            line = indent + word
+        else:
+            line = f"{line} {word}" if line else word
+    return "\n".join([*lines, line])
+
+
+def safe(text: str, columns: int = 40) -> str:
+    """A name that came from outside, without a terminal's commands, cut to fit."""
+    shown = text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return shown if len(shown) <= columns else shown[: columns - 1] + "…"
