@@ -6,6 +6,7 @@ Knows events only, and nothing of the engine's code.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,9 @@ PASSED = (
     EngineReady, RequestRefused, TokensSampled, CallbackFailed, JournalDropped, StreamStalled, Mark, Keyframe,
 )  # fmt: skip
 
+_OF_SEQUENCE = re.compile(r"sequence (\d+): (.*)", re.DOTALL)  # how the error of a request names the one at fault
+_OF_TEXT = "decoding its text failed: "
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -75,6 +79,8 @@ class Recording:
         hashes: sequence -> place in its table -> hash of the full block there, as far as they are known.
         read: step -> its step.finished.
         stops: (sequence, step) whose token was a stop.
+        row_errors: (sequence, step) whose token was not valid, and why.
+        text_errors: sequence whose text could not be decoded, and why.
         overlap: whether steps were launched before the one before was read.
         ended: why the recording ends before the run: "" where it does not.
     """
@@ -90,6 +96,8 @@ class Recording:
     hashes: dict[int, dict[int, bytes]] = field(default_factory=dict)
     read: dict[int, StepFinished] = field(default_factory=dict)
     stops: set[tuple[int, int]] = field(default_factory=set)
+    row_errors: dict[tuple[int, int], str] = field(default_factory=dict)
+    text_errors: dict[int, str] = field(default_factory=dict)
     overlap: bool = False
     ended: str = ""
 
@@ -185,6 +193,7 @@ class _Builder:
                 r.hashes[seq] = dict(enumerate(split_hashes(event.block_hashes)))
         elif isinstance(event, RequestFinished):
             r.finished[self._open.pop(event.request, -1)] = event
+            self._error(event)
         elif isinstance(event, SequenceResumed):
             self._resumed(event)
         elif isinstance(event, StepFinished):
@@ -207,6 +216,17 @@ class _Builder:
         if e.reason == "stop":
             outcome.stops.append(outcome.num_output_tokens)
             self.recording.stops.add((e.seq, self._reading))
+
+    def _error(self, e: RequestFinished) -> None:
+        """Keep what was wrong with one sequence's token or text."""
+        found = _OF_SEQUENCE.fullmatch(e.error or "")
+        if found is None:
+            return
+        seq, why = int(found[1]), found[2]
+        if why.startswith(_OF_TEXT):
+            self.recording.text_errors[seq] = why.removeprefix(_OF_TEXT)
+        else:
+            self.recording.row_errors[seq, self._reading] = why
 
     def _resumed(self, e: SequenceResumed) -> None:
         outcome = self.recording.outcomes.get(e.seq)

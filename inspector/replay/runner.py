@@ -1,0 +1,106 @@
+"""A runner that computes nothing: what steps and moves gave, and where they failed, is read from the recording."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...engine.plan import MoveResult, StepPlan, StepResult
+from ...errors import OutOfDeviceMemory
+from ...telemetry.events import EngineError, StepRetried
+from .recording import Recording
+from .script import Script
+from .tokens import Tokens
+
+UNSOUND = "; the device no longer computes"
+_INTERRUPTS = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
+
+
+class Interrupted(BaseException):
+    """Stands for what is no Exception and came out of the engine in the recorded run."""
+
+
+class ScriptedRunner:
+    """Gives each sampling sequence its recorded token, as far as one can tell: a stop where it stopped.
+
+    Attributes:
+        reading: the step that was collected last.
+        unread: its sampling sequences whose token has not been passed on yet.
+    """
+
+    def __init__(
+        self, recording: Recording, script: Script, tokens: Tokens, host_blocks: int, disk_blocks: int
+    ) -> None:
+        self.num_blocks = recording.started.num_blocks
+        self.host_blocks, self.disk_blocks = host_blocks, disk_blocks
+        self.swap_ns_per_block = recording.ready.get("swap_ns_per_block", 0)
+        self.vocab_size = recording.started.vocab_size
+        self.reading = 0
+        self.unread: set[int] = set()
+        self._recording = recording
+        self._script = script
+        self._tokens = tokens
+        self._timed: set[int] = set()
+
+    def launch(self, plan: StepPlan) -> Any:
+        """Take a plan; fail as it did."""
+        event = self._script.next_here
+        if isinstance(event, StepRetried) and event.step == plan.step:
+            raise error_of(event.error)
+        self._fail_as_recorded(plan)
+        return plan
+
+    def collect(self, handle: Any) -> StepResult:
+        """What a plan gave, or the error that it ended with."""
+        plan: StepPlan = handle
+        self._fail_as_recorded(plan)
+        result = StepResult(tokens=[], moved=self._script.moves())
+        self.reading, self.unread = plan.step, set()
+        for seq, start, count, samples, epoch in zip(
+            plan.sequences, plan.starts, plan.counts, plan.samples, plan.epochs, strict=True
+        ):
+            key = seq.seq_id, plan.step
+            if key in self._recording.row_errors:
+                result.failed[seq.seq_id] = self._recording.row_errors[key]
+            if not samples:
+                continue
+            token = self._tokens.at(seq.seq_id, start + count)
+            result.tokens.append(token)
+            if seq.epoch == epoch:
+                self.unread.add(seq.seq_id)
+                seq.stop_token_ids = frozenset((token,)) if key in self._recording.stops else frozenset()
+        read = self._recording.read.get(plan.step)
+        if read is not None and plan.step not in self._timed:  # a part of it, where it was launched in parts
+            self._timed.add(plan.step)
+            result.device_ns = read.device_ns or read.launch_ns + read.wait_ns
+        return result
+
+    def finish_moves(self) -> list[MoveResult]:
+        """The moves that are told next."""
+        return self._script.moves()
+
+    def is_sound(self) -> bool:
+        """Whether the engine went on after the error."""
+        event = self._script.next_here
+        return not (isinstance(event, EngineError) and event.message.endswith(UNSOUND))
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+    def _fail_as_recorded(self, plan: StepPlan) -> None:
+        event, head = self._script.next_here, f"step {plan.step} failed: "
+        if isinstance(event, EngineError) and event.step == plan.step and event.message.startswith(head):
+            raise error_of(event.message.removeprefix(head))
+
+
+def error_of(described: str) -> BaseException:
+    """An error that `describe` would tell in these words."""
+    name, _, message = described.partition(": ")
+    if not name.isidentifier():
+        name, message = "Error", described
+    base: type[BaseException] = Exception
+    if name in _INTERRUPTS:
+        base = Interrupted
+    elif name == "OutOfDeviceMemory":
+        return OutOfDeviceMemory(message)
+    error: BaseException = type(name, (base,), {})(message)
+    return error
