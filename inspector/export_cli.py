@@ -113,7 +113,8 @@ def _run_perfetto(arguments: argparse.Namespace) -> int:
     from .perfetto_export import write_perfetto
 
     named = ("otlp", "file", "csv", "metrics_port", "keep", "cursor", "from_start")
-    other = next((name for name in named if getattr(arguments, name) not in (None, False, [])), None)
+    given = {name: getattr(arguments, name, None) for name in named}
+    other = next((name for name, value in given.items() if value not in (None, []) and value is not False), None)
     try:
         if other is not None:
             raise InvalidConfig(f"--perfetto and --{other.replace('_', '-')}: one at a time; the trace is a file alone")

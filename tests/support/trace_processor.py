@@ -106,7 +106,8 @@ class TraceProcessor(TraceProcessorRpc):  # type: ignore[misc, unused-ignore]
         for batch in result.batch:
             strings = iter(batch.string_cells.split("\0"))
             whole, real = iter(batch.varint_cells), iter(batch.float64_cells)
-            cells += [{1: lambda: None, 2: whole.__next__, 3: real.__next__, 4: strings.__next__}[c]() for c in batch.cells]
+            of_kind = {1: lambda: None, 2: whole.__next__, 3: real.__next__, 4: strings.__next__}
+            cells += [of_kind[kind]() for kind in batch.cells]
         width = len(result.column_names)
         return [tuple(cells[i : i + width]) for i in range(0, len(cells), width)]
 
