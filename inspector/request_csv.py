@@ -56,10 +56,11 @@ def run_export(arguments: argparse.Namespace) -> int:
         InvalidConfig: it is given with another destination, or the file can't be written.
         JournalError: the journal can't be read.
     """
-    others = {"--otlp": arguments.otlp, "--file": arguments.file, "--metrics-port": arguments.metrics_port}
-    for flag, value in others.items():
-        if value is not None:
-            raise InvalidConfig(f"--csv goes alone; leave {flag} out, or export twice")
+    others = ("otlp", "file", "metrics_port", "keep", "cursor", "from_start")
+    for name in others:
+        value = getattr(arguments, name)
+        if value is not None and value is not False and value != []:
+            raise InvalidConfig(f"--csv goes alone; leave --{name.replace('_', '-')} out, or export twice")
     reading = read_latency(arguments.journal, arguments.run_id)
     count = write_csv(arguments.csv, reading.latency, reading.started.wall_offset_ns)
     notes = "".join(f"; {note}" for note in reading.notes)

@@ -99,10 +99,6 @@ class RequestTable:
         """The parts of `e2e` or of `ttft`."""
         return self.ttft_parts if name == "ttft" else self.parts
 
-    def having(self, name: str) -> RequestTable:
-        """Those that have a value of a measure."""
-        return self.select(~np.isnan(self.measure(name)))
-
 
 def request_table(breakdowns: Iterable[Breakdown], wall_offset_ns: int) -> RequestTable:
     """The table of those requests that have ended."""

@@ -16,6 +16,7 @@ from .request_table import Bools, Floats, Ints, RequestTable
 SLOWEST = 0.01  # of the requests
 MIDDLE = (0.45, 0.55)  # between these quantiles lie the median requests
 NAMED = 5  # of the slowest
+TOLD = 0.05  # of what the slowest take more: parts that differ by less don't count
 HOUR_NS = 3_600_000_000_000
 PROMPT_BANDS = (0, 64, 256, 1024, 4096, 16384, 65536)
 
@@ -74,6 +75,7 @@ class TailReport:
             left out.
         named: the slowest of all.
         cohorts: by prompt length, priority, hour -> its cohorts.
+        slow_rows: where the slowest stand in the table, the slowest last.
     """
 
     by: str
@@ -86,6 +88,19 @@ class TailReport:
     excess: dict[str, float]
     named: list[Named]
     cohorts: dict[str, list[Cohort]]
+    slow_rows: list[int]
+
+    @property
+    def causes(self) -> dict[str, float]:
+        """Of `excess`, the parts that count: more than TOLD of what the slowest take more."""
+        least = TOLD * (self.slowest.mean - self.median.mean)
+        return {part: ns for part, ns in self.excess.items() if ns > max(least, 0.0)}
+
+    @property
+    def relief(self) -> dict[str, float]:
+        """The parts on which the slowest spend as much less, the largest first."""
+        least = TOLD * (self.slowest.mean - self.median.mean)
+        return {part: ns for part, ns in reversed(self.excess.items()) if ns < -max(least, 0.0)}
 
 
 def tail_report(table: RequestTable, by: str = "e2e") -> TailReport:
@@ -98,7 +113,8 @@ def tail_report(table: RequestTable, by: str = "e2e") -> TailReport:
     Raises:
         InvalidConfig: none has such a time.
     """
-    table = table.having(by)
+    having = np.flatnonzero(~np.isnan(table.measure(by)))
+    table = table.select(having)
     count = len(table)
     if not count:
         raise InvalidConfig(f"--by {by}: no request of the run has ended" + (" with a token" if by == "ttft" else ""))
@@ -117,6 +133,7 @@ def tail_report(table: RequestTable, by: str = "e2e") -> TailReport:
         dict(sorted(more.items(), key=lambda item: -item[1])),
         [_named(table, times, parts, int(row)) for row in order[::-1][:NAMED]],
         {name: _cohorts(keys(table), label, times, parts, is_slow) for name, (keys, label) in _COHORTS.items()},
+        [int(row) for row in having[slow]],
     )  # fmt: skip
 
 
@@ -156,7 +173,8 @@ def _band(index: int) -> str:
 
 
 def _hour(index: int) -> str:
-    return f"{np.datetime64(index, 'h')}h UTC".replace("T", " ")
+    day, hour = str(np.datetime64(index, "h")).split("T")
+    return f"{day} {hour}h UTC"
 
 
 _COHORTS: dict[str, tuple[Callable[[RequestTable], Ints], Callable[[int], str]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from .describe import plural
@@ -14,14 +14,33 @@ from .units import share
 if TYPE_CHECKING:
     from .latency_reading import LatencyReading
     from .run_taxes import RunTaxes
+    from .tail_culprits import TailCulprit
     from .tail_report import Cohort, Group, TailReport
 
 DESCRIPTION = """\
 Over all requests of a run that have ended: what the slowest 1% spend their time on, part by part, beside the median
 ones (the tenth of the requests around the median); which cohorts they come from; and what the whole run paid for
 cache misses, for computing again, and for the host. Hours are those of UTC."""
-_LEAST_SHARE = 0.05  # of what the slowest take more: parts that differ by less are not told of in the first sentence
+EXIT_OK = 0
 _MOST_COHORTS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """All that is shown of a run.
+
+    Attributes:
+        reading, report, culprits, taxes: what was found.
+        looked_at: requests whose culprits these are.
+        live: requests that have not ended, and are left out.
+    """
+
+    reading: LatencyReading
+    report: TailReport
+    culprits: list[TailCulprit]
+    taxes: RunTaxes
+    looked_at: int
+    live: int
 
 
 def add_top(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -49,22 +68,24 @@ def run(arguments: argparse.Namespace) -> int:
     from .request_csv import write_csv
     from .request_table import request_table
     from .run_taxes import run_taxes
+    from .tail_culprits import MOST_REQUESTS, tail_culprits
     from .tail_report import tail_report
 
     reading = read_latency(arguments.journal, arguments.run_id)
-    offset = reading.started.wall_offset_ns
-    table = request_table(reading.latency.breakdowns(), offset)
-    report, taxes = tail_report(table, arguments.by), run_taxes(reading.latency, table)
-    live = len(reading.latency.tracks.requests) - len(table)
+    offset, latency = reading.started.wall_offset_ns, reading.latency
     if arguments.csv is not None:
-        write_csv(arguments.csv, reading.latency, offset)
-    if arguments.csv == "-":
-        return 0
-    if arguments.json:
-        print(json.dumps(_as_dict(reading, report, taxes, live)))
-    else:
-        print("\n".join(_lines(reading, report, taxes, live)))
-    return 0
+        write_csv(arguments.csv, latency, offset)
+        if arguments.csv == "-":
+            return EXIT_OK
+    ended = [breakdown for breakdown in latency.breakdowns() if breakdown.ended]
+    table = request_table(ended, offset)
+    report = tail_report(table, arguments.by)
+    slowest = [ended[row] for row in report.slow_rows][-MOST_REQUESTS:]
+    culprits = tail_culprits(latency, slowest, report.causes, arguments.by)
+    live = len(latency.tracks.requests) - len(table)
+    top = Top(reading, report, culprits, run_taxes(latency, table), len(slowest), live)
+    print(json.dumps(_as_dict(top)) if arguments.json else "\n".join(_lines(top)))
+    return EXIT_OK
 
 
 def verdict(report: TailReport) -> str:
@@ -75,28 +96,41 @@ def verdict(report: TailReport) -> str:
     first = f"{who} {time(slowest.mean)}, the median ones {time(median.mean)}."
     if more <= 0:
         return f"{first} There is no tail."
-    told = [(part, ns) for part, ns in report.excess.items() if abs(ns) >= _LEAST_SHARE * more]
-    longer = ", ".join(f"{part} {change(ns)}" for part, ns in told if ns > 0)
-    shorter = ", ".join(f"{part} {change(ns)}" for part, ns in told[::-1] if ns < 0)
+    longer = ", ".join(f"{part} {change(ns)}" for part, ns in report.causes.items())
+    shorter = ", ".join(f"{part} {change(ns)}" for part, ns in report.relief.items())
     return f"{first} More of it went to {longer}" + (f"; less to {shorter}." if shorter else ".")
 
 
-def _lines(reading: LatencyReading, report: TailReport, taxes: RunTaxes, live: int) -> list[str]:
-    paint, columns = Paint(), width()
-    error = reading.latency.model.median_error
-    notes = "".join(f"; {note}" for note in reading.notes)
+def _lines(top: Top) -> list[str]:
+    paint, columns, report = Paint(), width(), top.report
+    error = top.reading.latency.model.median_error
+    notes = "".join(f"; {note}" for note in top.reading.notes)
     head = (
-        f"run {reading.run}: {plural(report.requests, 'request')}"
-        + (f" ({live} more have not ended)" if live else "")
+        f"run {top.reading.run}: {plural(report.requests, 'request')}"
+        + (f" ({top.live} more have not ended)" if top.live else "")
         + f", {report.by} p50 {time(report.p50)}, p99 {time(report.p99)}; a step's cost is known to {error:.0%}{notes}"
     )
     lines = [fold(head, columns, "  "), ""]
     lines += [paint(line, BOLD) for line in fold(verdict(report), columns).splitlines()]
-    lines += ["", *_parts(report, paint, columns), "", *_named(report, paint)]
+    lines += ["", *_parts(report, paint, columns)]
+    if top.culprits:
+        lines += ["", *_culprits(top, paint, columns)]
+    lines += ["", *_named(report, paint)]
     for name, cohorts in report.cohorts.items():
         if len(cohorts) > 1:
             lines += ["", *_cohorts(name, cohorts, report, paint)]
-    return [*lines, "", *_taxes(taxes, columns)]
+    return [*lines, "", *_taxes(top.taxes, columns)]
+
+
+def _culprits(top: Top, paint: Paint, columns: int) -> list[str]:
+    looked_at = top.looked_at
+    lines = [paint(f"culprits of the slowest {looked_at}", DIM)]
+    for c in top.culprits:
+        who = f"{c.kind} {safe(c.request, 24)}".rstrip()
+        many = f" in {c.requests} of {looked_at}" if looked_at > 1 else ""
+        words = fold(f"{who}{many}: {safe(c.words, 200)}", columns - 28)
+        lines.append(f"{c.part:<22}{c.share:>4.0%}  " + words.replace("\n", "\n" + " " * 28))
+    return lines
 
 
 def _parts(report: TailReport, paint: Paint, columns: int) -> list[str]:
@@ -168,14 +202,17 @@ def _taxes(taxes: RunTaxes, columns: int) -> list[str]:
     return [fold(line, columns, "  ") for line in lines]
 
 
-def _as_dict(reading: LatencyReading, report: TailReport, taxes: RunTaxes, live: int) -> dict[str, object]:
-    model = reading.latency.model
+def _as_dict(top: Top) -> dict[str, object]:
+    reading = top.reading
+    report = asdict(top.report)
+    del report["slow_rows"]
     return {
         "journal": reading.path,
         "run": reading.run,
-        "live": live,
+        "live": top.live,
         "notes": list(reading.notes),
-        "model": asdict(model),
-        **asdict(report),
-        **asdict(taxes),
+        "model": asdict(reading.latency.model),
+        **report,
+        "culprits": [asdict(culprit) for culprit in top.culprits],
+        **asdict(top.taxes),
     }

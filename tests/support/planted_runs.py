@@ -69,9 +69,10 @@ class PlantedRun:
         self.t = 1000
         self.step = 0
         self.seqs = 0
+        self.held = 0  # blocks
         self.run_id = run_id
         self.events: list[AnyEvent] = [
-            EngineStarted(self.t, run_id, 0, 1, "0", "fake", {"policy": "fcfs", **config}, 64, 16, 100, 4096)
+            EngineStarted(self.t, run_id, 0, 1, "0", "fake", {"policy": "fcfs", **config}, 256, 16, 100, 4096)
         ]
 
     def serve(self, planted: Planted) -> None:
@@ -87,11 +88,12 @@ class PlantedRun:
         new = planted.prompt - hit - evicted
         add(PrefixMatched(self.t, self.step + 1, seq, planted.prompt, hit, new, evicted, 0, False))
         blocks = list(range(-(-(planted.prompt + planted.outputs) // 16)))
-        add(BlocksAllocated(self.t, self.step + 1, seq, [], blocks, [], 64 - len(blocks)))
+        self.held = len(blocks)
+        add(BlocksAllocated(self.t, self.step + 1, seq, [], blocks, [], 256 - len(blocks)))
         for i in range(planted.outputs):
             self._step(planted, [(seq, hit, planted.prompt - hit)] if i == 0 else [])
         add(StatusChanged(self.t, self.step, seq, "RUNNING", "FINISHED", "length"))
-        add(BlocksFreed(self.t, self.step, seq, blocks[::-1], 64))
+        add(BlocksFreed(self.t, self.step, seq, blocks[::-1], 256))
         add(RequestFinished(self.t, name, "length", planted.prompt, planted.outputs, hit))
         self.t += planted.idle
 
@@ -99,7 +101,7 @@ class PlantedRun:
         self.step += 1
         self.t += planted.host
         kind = "prefill" if chunks else "decode"
-        self.events.append(StepPlanned(self.t, self.step, kind, chunks, 0 if chunks else 1, [], 0, 1, 63))
+        self.events.append(StepPlanned(self.t, self.step, kind, chunks, 0 if chunks else 1, [], 0, 1, 256 - self.held))
         self.t += planted.device
         host = planted.host // 4
         tokens = sum(count for _, _, count in chunks) or 1
