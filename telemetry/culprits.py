@@ -114,6 +114,9 @@ class CulpritFinder:
     def _pauses(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
         causes: dict[str, int] = {}
         for begin, end, cause in self._tracks.pauses:
+            number = cause.removeprefix("breakpoint ")
+            if number != cause and number.isdigit() and (predicate := self._tracks.predicates.get(int(number))):
+                cause = f"{cause} ({predicate})"
             for since, to in clip([(begin, end or until)], track.known_t, until):
                 causes[cause] = causes.get(cause, 0) + to - since
         length = sum(causes.values())

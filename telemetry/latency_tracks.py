@@ -41,6 +41,7 @@ class LatencyTracks:
         steps: the finished ones.
         chunks: step, sequence, tokens, pairs; chunk after chunk.
         pauses: [begin, end (0: still), cause] of the times in which the engine was paused.
+        predicates: number of a breakpoint that was hit -> its predicate.
         heads: (t, sequence or -1, reason): who stands at the head of the queue from then on, and why it waits.
         begin_t: where the journal begins.
         unread_t: when the first step was planned that nobody has read yet; 0: none is.
@@ -55,6 +56,7 @@ class LatencyTracks:
         self.steps = StepTable()
         self.chunks: array[int] = array("q")
         self.pauses: list[tuple[int, int, str]] = []
+        self.predicates: dict[int, str] = {}
         self.heads: list[tuple[int, int, str]] = []
         self.begin_t = 0
         self.unread_t = 0

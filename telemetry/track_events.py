@@ -9,6 +9,7 @@ from .events import (
     BlocksAllocated,
     BlocksFreed,
     BlocksSwapped,
+    BreakpointHit,
     EngineContinued,
     EnginePaused,
     PrefixMatched,
@@ -62,6 +63,10 @@ def _engine_continued(tracks: LatencyTracks, e: EngineContinued) -> None:
         tracks.pauses[-1] = (begin, e.t, cause)
 
 
+def _breakpoint_hit(tracks: LatencyTracks, e: BreakpointHit) -> None:
+    tracks.predicates[e.breakpoint] = e.predicate
+
+
 def _stalled(tracks: LatencyTracks, e: StreamStalled) -> None:
     request = tracks.requests.get(e.request)
     if request is not None:
@@ -77,5 +82,6 @@ TRACK_HANDLERS: dict[type, Callable[[LatencyTracks, Any], None]] = {
     SwapFinished: _swap_finished,
     EnginePaused: _engine_paused,
     EngineContinued: _engine_continued,
+    BreakpointHit: _breakpoint_hit,
     StreamStalled: _stalled,
 }

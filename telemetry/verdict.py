@@ -13,7 +13,7 @@ from .culprit import Culprit
 from .culprits import HEAD_REASONS, CulpritFinder
 from .latency import Breakdown, Latency
 from .life_pieces import LifePiece, life_pieces
-from .verdict_words import Cause, advice, share_words, time_words, words
+from .verdict_words import Cause, advice, own_words, share_words, time_words, words
 
 OWN = ("own", "running")  # causes that are nobody else's, or are not known to be
 NOTABLE = 0.1  # of the time, for a headline that is not about the request's own work
@@ -61,8 +61,7 @@ def verdict(latency: Latency, breakdown: Breakdown, by: str = "e2e", finder: Cul
     parts = breakdown.ttft_parts if by == "ttft" else breakdown.parts
     culprits = {part: found for part in parts if (found := finder.find(breakdown, part, by))}
     until = breakdown.track.first_token_t if by == "ttft" else breakdown.end_t
-    config = latency.tracks.state.started.config if latency.tracks.state.started else {}
-    limits = {name: value for name, key in _LIMITS.items() if isinstance(value := config.get(key), int)}
+    limits = _limits(latency)
     times = _times(parts, culprits, finder.behind_heads(breakdown.track, until))
     behind = _culprits_of_causes(culprits)
     causes = sorted(
@@ -91,7 +90,7 @@ def sentences(subject: str, total: int, causes: list[Cause]) -> tuple[str, tuple
     top = next((cause for cause in causes if cause.name not in OWN and cause.ns >= NOTABLE * total), causes[0])
     headline = f"{subject} {time_words(total)}: {_portion(top, total, ' of it')}."
     more = [
-        f"Another {_portion(cause, total, '')}."
+        own_words(cause, total) if cause.name == "own" else f"Another {_portion(cause, total, '')}."
         for cause in causes
         if cause is not top and cause.ns >= MENTIONED * total
     ]
@@ -103,6 +102,15 @@ def sentences(subject: str, total: int, causes: list[Cause]) -> tuple[str, tuple
 
 def _portion(cause: Cause, total: int, of: str) -> str:
     return f"{share_words(cause.ns, total)}{of} ({time_words(cause.ns)}) {words(cause)}"
+
+
+def _limits(latency: Latency) -> dict[str, int]:
+    """Cause -> the setting that made it, as this run had it."""
+    started = latency.tracks.state.started
+    config = started.config if started is not None else {}
+    limits = {name: value for name, key in _LIMITS.items() if isinstance(value := config.get(key), int)}
+    chunk = config.get("max_prefill_chunk") or config.get("max_num_batched_tokens")
+    return limits | ({"prefill_interference": chunk} if isinstance(chunk, int) else {})
 
 
 def _subject(breakdown: Breakdown, by: str) -> str:

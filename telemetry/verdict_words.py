@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .culprit import Culprit
 
+TRY = "try nano-trace replay JOURNAL --set"
 SHOWN = 2  # culprits named in a sentence
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
 HOST = {
@@ -73,6 +74,8 @@ def words(cause: Cause) -> str:
     if cause.name == "host":
         where = HOST.get(top.kind, "") if top else ""
         return f"with the device idle, the host {where}" + (f" ({_longest(top)})" if top else "")
+    if cause.name == "back_pressure":
+        return f"waiting for its own reader, which {top.words if top else 'took the stream too slowly'}"
     if cause.name == "evicted":
         return f"computing prompt tokens that the cache had lost: {top.words if top else ''}"
     if cause.name == "preemption":
@@ -83,8 +86,17 @@ def words(cause: Cause) -> str:
     return f"for its own work: {cause.own}"
 
 
+def own_words(cause: Cause, total: int) -> str:
+    """The sentence about the request's own work."""
+    return f"Its own work took {share_words(cause.ns, total)} ({time_words(cause.ns)}): {cause.own}."
+
+
 def advice(cause: Cause) -> str:
     """What would help, or "" where no setting does."""
+    if cause.name == "prefill_interference":
+        return f"shorter chunks; {TRY} max_prefill_chunk={cause.limit // 2}" if cause.limit > 1 else ""
+    if cause.name == "preemption" and any("no_blocks" not in culprit.words for culprit in cause.culprits):
+        return ""
     return _ADVICE.get(cause.name, "")
 
 
@@ -94,8 +106,7 @@ def _preemption(cause: Cause, by: str) -> str:
         return "after it was preempted"
     if top.kind == "holder":
         return f"after it was preempted for want of blocks, held by {by}"
-    why = top.words.split(",")[0] if top.kind == "preemptor" else top.words
-    return f"after it lost its place to {by or 'itself'}: {why}"
+    return f"after it lost its place to {by or 'itself'}: {top.words}"
 
 
 def _longest(top: Culprit) -> str:
@@ -109,19 +120,17 @@ _WAITS: dict[str, tuple[str, str]] = {  # how it begins, and what joins it to th
     "next_step": ("waiting for the next step to be planned", ", behind "),
     "head_of_line": ("waiting behind others in the queue", ": "),
     "sibling_prefill": ("waiting for the sibling that computed the prompt they share", ": "),
-    "engine_paused": ("with the engine paused", ": "),
+    "engine_paused": ("while the engine was paused", ": "),
     "prefill_interference": ("stretched by the prefill of others in its steps", ": "),
     "batch": ("for sharing its steps with the decodes of others", ": "),
     "paused": ("paused", ": "),
-    "back_pressure": ("held up by its own reader, which took the stream too slowly", "; "),
     "running": ("running: its own work and what others added to it, which spans do not tell apart", ""),
     "unknown": ("in a time that the journal does not tell of", ": "),
 }
 _ADVICE: dict[str, str] = {
-    "no_blocks": "more blocks; try nano-trace replay JOURNAL --set num_blocks=2x",
-    "preemption": "more blocks; try nano-trace replay JOURNAL --set num_blocks=2x",
-    "sequence_cap": "more places; try nano-trace replay JOURNAL --set max_num_seqs=2x",
-    "token_budget": "a larger budget; try nano-trace replay JOURNAL --set max_num_batched_tokens=2x",
-    "prefill_interference": "shorter chunks; try nano-trace replay JOURNAL --set max_prefill_chunk=256",
-    "evicted": "more blocks, which keep more prefixes; try nano-trace replay JOURNAL --set num_blocks=2x",
+    "no_blocks": f"more blocks; {TRY} num_blocks=2x",
+    "preemption": f"more blocks; {TRY} num_blocks=2x",
+    "sequence_cap": f"more places; {TRY} max_num_seqs=2x",
+    "token_budget": f"a larger budget; {TRY} max_num_batched_tokens=2x",
+    "evicted": f"more blocks, which keep more prefixes; {TRY} num_blocks=2x",
 }

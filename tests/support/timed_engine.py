@@ -48,8 +48,9 @@ class TimedDevice:
 
     def collect(self, handle: Any) -> StepResult:
         own, cost, done_t = handle
-        self.clock.now = max(self.clock.now, done_t)
-        return replace(self._collect(own), device_ns=cost)
+        wait = max(0, done_t - self.clock.now)
+        self.clock.now += wait
+        return replace(self._collect(own), device_ns=cost, wait_ns=wait)
 
     def _cost(self, plan: StepPlan) -> float:
         tokens = pairs = decodes = context = 0

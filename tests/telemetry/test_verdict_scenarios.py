@@ -1,0 +1,178 @@
+"""Planted causes come out on top, named: the first line of the verdict on each, word by word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import planted_causes
+from nanolens.telemetry.culprit import Culprit
+from nanolens.telemetry.culprits import CulpritFinder, culprits
+from nanolens.telemetry.latency import Breakdown, Latency
+from nanolens.telemetry.verdict import Verdict, verdict
+from planted_causes import latency_of
+
+FIRST_LINES = {
+    "long_prefill": "req-0 took 121.4 ms: 51% of it (62.0 ms) stretched by the prefill of others in its steps: req-1.",
+    "short_pool": "req-2 took 64.5 ms: 83% of it (53.2 ms) waiting for free blocks, held by req-0 (76%) "
+    "and req-1 (24%).",
+    "behind_the_head": "req-2 took 92.5 ms: 83% of it (76.4 ms) waiting for free blocks, held by req-0.",
+    "sequence_cap": "req-2 took 58.7 ms: 89% of it (52.3 ms) waiting for a place in the batch of 2 (max_num_seqs), "
+    "taken by req-0 (50%) and req-1 (50%).",
+    "token_budget": "req-1 took 103.5 ms: 88% of it (91.4 ms) waiting for room in the token budget of 32 of a step "
+    "(max_num_batched_tokens), taken by req-0.",
+    "priority_preemption": "req-0 took 141.1 ms: 82% of it (115.1 ms) after it lost its place to req-1: priority, "
+    "5 blocks and 20 computed tokens lost in step 6.",
+    "blocks_preemption": "req-1 took 87.4 ms: 23% of it (20.3 ms) after it lost its place to req-0: no_blocks, "
+    "8 blocks and 32 computed tokens lost in step 18.",
+    "slow_caller": "req-0 took 74.5 ms: 67% of it (50.1 ms) with the device idle, the host outside the engine's step "
+    "(the longest before step 5: 50.0 ms).",
+    "slow_callback": "req-0 took 84.5 ms: 71% of it (60.1 ms) with the device idle, the host in what followed from the "
+    "tokens before: callbacks, texts, the queues (the longest before step 5: 60.0 ms).",
+    "slow_reader": "req-0 took 124.5 ms: 80% of it (100.0 ms) waiting for its own reader, which held its stream up "
+    "once, for 0.11 s in all.",
+    "operator_pause": "req-0 took 104.5 ms: 77% of it (80.0 ms) paused: operator.",
+    "breakpoint_pause": "req-0 took 116.1 ms: 78% of it (90.0 ms) while the engine was paused: breakpoint 1 "
+    "(on=request.arrived).",
+    "cold_cache": "req-2 took 18.9 ms: 82% of it (15.4 ms) computing prompt tokens that the cache had lost: "
+    "72 tokens had been cached and were evicted.",
+    "swap_in": "req-0 took 111.0 ms: 65% of it (72.0 ms) waiting for its KV to come back from the swap space "
+    "(move 2 of 0.00 MiB took 70.00 ms).",
+}
+
+
+def told(name: str) -> tuple[Latency, Breakdown, Verdict]:
+    engine, request = getattr(planted_causes, name)()
+    latency = latency_of(engine)
+    breakdown = latency.breakdown(latency.tracks.requests[request])
+    assert breakdown is not None
+    return latency, breakdown, verdict(latency, breakdown)
+
+
+def found(name: str, part: str) -> tuple[list[Culprit], int]:
+    latency, breakdown, _ = told(name)
+    return culprits(latency, breakdown, part), breakdown.parts[part]
+
+
+@pytest.mark.parametrize("name", FIRST_LINES)
+def test_the_first_line_names_what_was_planted(name: str) -> None:
+    assert told(name)[2].headline == FIRST_LINES[name]
+
+
+@pytest.mark.parametrize("name", FIRST_LINES)
+def test_causes_add_up_to_the_time_of_the_request(name: str) -> None:
+    _, breakdown, said = told(name)
+    assert sum(cause.ns for cause in said.causes) == breakdown.total_ns
+    assert min(cause.ns for cause in said.causes) > 0
+
+
+@pytest.mark.parametrize("name", FIRST_LINES)
+def test_culprits_of_a_part_never_weigh_more_than_it(name: str) -> None:
+    _, breakdown, said = told(name)
+    for part, culprits_of_part in said.culprits.items():
+        weights = [culprit.weight_ns for culprit in culprits_of_part if culprit.kind != "head"]
+        assert sum(weights) <= breakdown.parts[part] + len(weights)
+        assert weights == sorted(weights, reverse=True)
+
+
+@pytest.mark.parametrize("name", FIRST_LINES)
+def test_the_evidence_covers_the_life_without_gap_or_overlap(name: str) -> None:
+    _, breakdown, said = told(name)
+    at = breakdown.begin_t
+    for piece in said.evidence:
+        assert piece.begin_t == at < piece.end_t
+        at = piece.end_t
+    assert at == breakdown.end_t
+
+
+def test_the_head_of_the_queue_is_named_after_those_it_waited_for() -> None:
+    behind, total = found("behind_the_head", "queue_head_of_line")
+    assert [(c.kind, c.request, c.weight_ns) for c in behind] == [("holder", "req-0", total), ("head", "req-1", total)]
+
+
+def test_a_prefill_is_named_with_its_tokens_and_steps() -> None:
+    (culprit,), total = found("long_prefill", "prefill_interference")
+    assert (culprit.kind, culprit.request, culprit.seq, culprit.weight_ns) == ("prefill", "req-1", 1, total)
+    assert culprit.words == "prefill of 240 tokens, steps 5 to 8"
+    assert culprit.step == 8  # the last chunk attends to the most keys
+
+
+def test_who_shared_the_batch_is_named_with_its_decodes() -> None:
+    (culprit,), total = found("sequence_cap", "batch_cost")
+    assert (culprit.kind, culprit.request, culprit.weight_ns) == ("batch", "req-0", total)
+
+
+def test_recomputing_is_put_down_to_the_preemption_that_lost_the_tokens() -> None:
+    (culprit,), total = found("blocks_preemption", "recompute")
+    assert (culprit.kind, culprit.request, culprit.weight_ns) == ("lost", "req-0", total)
+    assert culprit.words == "32 computed tokens lost in step 18 (no_blocks)"
+
+
+def test_a_preemption_is_counted_by_the_wait_that_follows_it() -> None:
+    (culprit,), total = found("priority_preemption", "preempted")
+    assert (culprit.kind, culprit.request, culprit.weight_ns) == ("preemptor", "req-1", total)
+
+
+def test_misses_share_the_prefill_by_their_tokens() -> None:
+    missed, total = found("cold_cache", "own_prefill")
+    assert [culprit.words for culprit in missed] == [
+        "72 tokens had been cached and were evicted", "4 tokens in a block that is not full",
+    ]  # fmt: skip
+    assert missed[0].weight_ns == pytest.approx(total * 72 / 76, abs=1)
+
+
+def test_the_host_is_told_apart_by_what_it_did() -> None:
+    between, _ = found("slow_caller", "host_gap")
+    collect, _ = found("slow_callback", "host_gap")
+    assert [c[0].kind for c in (between, collect)] == ["between", "collect"]
+    assert [c[0].step for c in (between, collect)] == [5, 5]
+
+
+def test_a_verdict_on_the_first_token_counts_only_what_was_before_it() -> None:
+    engine, request = planted_causes.slow_caller()
+    latency = latency_of(engine)
+    breakdown = latency.breakdown(latency.tracks.requests[request])
+    assert breakdown is not None
+    said = verdict(latency, breakdown, "ttft")
+    assert said.headline == (
+        "The first token of req-0 took 3.2 ms: 100% of it (3.2 ms) for its own work: 8 of 8 prompt tokens computed."
+    )
+    assert said.evidence[-1].end_t == breakdown.track.first_token_t
+
+
+def test_one_that_lives_is_told_so_far() -> None:
+    engine, _ = planted_causes.timed_engine(max_num_seqs=1)
+    engine.add(planted_causes.prompt(8, 1), 30)
+    late = engine.add(planted_causes.prompt(8, 2), 2)
+    planted_causes.steps(engine, 10)
+    latency = latency_of(engine)
+    breakdown = latency.breakdown(latency.tracks.requests[late])
+    assert breakdown is not None
+    assert verdict(latency, breakdown).headline == (
+        "req-1 lives and has taken 24.5 ms: 100% of it (24.5 ms) waiting for a place in the batch of 1 (max_num_seqs), "
+        "taken by req-0."
+    )
+
+
+def test_a_request_alone_is_told_to_be_its_own_work() -> None:
+    engine, _ = planted_causes.timed_engine()
+    request = engine.add(planted_causes.prompt(8), 10)
+    engine.run()
+    latency = latency_of(engine)
+    breakdown = latency.breakdown(latency.tracks.requests[request])
+    assert breakdown is not None
+    said = verdict(latency, breakdown, finder=CulpritFinder(latency))
+    assert said.headline == (
+        "req-0 took 24.5 ms: 100% of it (24.4 ms) for its own work: 8 of 8 prompt tokens computed, 10 tokens generated."
+    )
+    assert said.sentences == ()
+
+
+def test_advice_names_a_setting_only_where_one_helps() -> None:
+    def last(name: str) -> Any:
+        return told(name)[2].sentences[-1]
+
+    assert last("short_pool").endswith("--set num_blocks=2x.")
+    assert last("long_prefill").endswith("--set max_prefill_chunk=30.")
+    assert "help" not in last("priority_preemption") + last("operator_pause")
