@@ -78,17 +78,12 @@ class Latency:
     def breakdowns(self) -> Iterator[Breakdown]:
         """All requests, those that live too, in order of arrival."""
         for request in self.tracks.all_requests:
-            found = self.breakdown(request)
-            if found is not None:
-                yield found
+            yield self.breakdown(request)
 
-    def breakdown(self, request: RequestTrack) -> Breakdown | None:
-        """One request; None where the journal holds none of its sequences."""
-        tracks = [self.tracks.tracks[seq] for seq in request.seqs if seq in self.tracks.tracks]
-        if not tracks:
-            return None
+    def breakdown(self, request: RequestTrack) -> Breakdown:
+        """One request: the time of the sequence that ended last, and what its reader took after that."""
         now = self.tracks.t
-        last = max(tracks, key=lambda track: track.end_t or now + 1)
+        last = max((self.tracks.tracks[seq] for seq in request.seqs), key=lambda track: track.end_t or now + 1)
         result = self._divided(request, last)
         caught_up = max((t for t, _ in request.stalls), default=0)
         if result.ended and caught_up > result.end_t:

@@ -25,7 +25,7 @@ from .events import (
 from .state import EngineState
 from .step_costs import pairs_of
 from .track_events import TRACK_HANDLERS
-from .tracks import RequestTrack, Rest, Run, StepTable, Track
+from .tracks import RequestTrack, Rest, Run, StepTable, Track, part_of_wait
 
 __all__ = ["LatencyTracks", "RequestTrack", "Rest", "Run", "StepTable", "Track"]
 
@@ -185,11 +185,11 @@ class LatencyTracks:
     def _enter(self, track: Track, status: str, reason: str, t: int, wait: str = "") -> None:
         track.status, track.reason = status, reason
         if status == "RUNNING":
-            track.runs.append(Run(t))
+            track.run(t, self.steps.last_step)
         elif status == "PAUSED":
             track.rest("paused", t, reason, reason)
         elif status == "WAITING":
-            track.rest(_part_of_wait(wait, reason), t, wait, reason)
+            track.rest(part_of_wait(wait, reason), t, wait, reason)
         else:
             track.end_t = t
 
@@ -255,18 +255,18 @@ class LatencyTracks:
         prompt = e.num_prompt_tokens
         self._ask(RequestTrack(e.request, e.t, list(e.seqs), prompt, e.priority, e.max_tokens))
         for seq in e.seqs:
-            self.tracks[seq] = Track(seq, e.request, e.t, e.t, prompt, e.priority)
+            track = self.tracks[seq] = Track(seq, e.request, e.t, e.t, prompt, e.priority)
+            self._enter(track, "WAITING", "arrived", e.t)
 
     def _status(self, e: StatusChanged) -> None:
-        # The first rest begins with the arrival itself, so that no nanosecond is lost between the two events.
-        track = self.tracks[e.seq]
-        self._enter(track, e.new, e.reason, e.t if e.old else track.known_t)
+        if e.old:  # else it waits since its request arrived
+            self._enter(self.tracks[e.seq], e.new, e.reason, e.t)
 
     def _waits(self, e: WaitReasonChanged) -> None:
         track = self.tracks[e.seq]
         if track.status == "WAITING":
             track.stop(e.t)
-            track.rest(_part_of_wait(e.reason, track.reason), e.t, e.reason, track.reason)
+            track.rest(part_of_wait(e.reason, track.reason), e.t, e.reason, track.reason)
         if e.reason in _HEAD_REASONS:
             self._set_head(e.t, e.seq, e.reason)
         elif e.seq == self._head:
@@ -300,17 +300,6 @@ class LatencyTracks:
 
 _MOST_IN_FLIGHT = 8
 _HEAD_REASONS = frozenset({"no_blocks", "sequence_cap", "token_budget", "engine_paused"})
-
-
-def _part_of_wait(wait: str, after: str) -> str:
-    """The part of the latency model that a wait is, given its reason and that of the transition which began it."""
-    if wait == "swap_in":
-        return "swap"
-    if wait == "engine_paused":
-        return "engine_paused"
-    if after == "preempted":
-        return "preempted"
-    return "queue_" + (wait or "next_step")
 
 
 _BEFORE: dict[type, Callable[[LatencyTracks, Any], None]] = {

@@ -73,17 +73,20 @@ class RunDivision:
         """(from, to, own part, shares, how much of the own one is recomputing) of the windows in which it computed."""
         windows = self._windows
         found: list[tuple[int, int, str, Shares, float]] = []
-        for step, start, count, known in self._run.chunks:
-            low, high = windows.rows_of(step, step)
-            if first <= low < high <= last:
-                shares = windows.prefiller(low, count, pairs_of(start, count))
-                found.append((low, high, "own_prefill", shares, known / count))
-        for begin, end, keys in self._run.decodes:
-            low, high = windows.rows_of(begin, end)
-            at, to = max(low, first), min(high, last)
-            if at < to:
-                shares = windows.decoder(at, to, windows.keys_at(low, at, keys))
-                found.append((at, to, "own_decode", shares, 0.0))
+        run: Run | None = self._run
+        while run is not None:
+            for step, start, count, known in run.chunks:
+                low, high = windows.rows_of(step, step)
+                if first <= low < high <= last:
+                    shares = windows.prefiller(low, count, pairs_of(start, count))
+                    found.append((low, high, "own_prefill", shares, known / count))
+            for begin, end, keys in run.decodes:
+                low, high = windows.rows_of(begin, end)
+                at, to = max(low, first), min(high, last)
+                if at < to:
+                    shares = windows.decoder(at, to, windows.keys_at(low, at, keys))
+                    found.append((at, to, "own_decode", shares, 0.0))
+            run = run.before
         return sorted(found)
 
     def _add(self, own_part: str, shares: Shares, scale: float, known: float = 0.0) -> None:

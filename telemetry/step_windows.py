@@ -1,8 +1,8 @@
 """The time of a run cut into windows, one a step, and each window's device time divided among what caused it.
 
 A window reaches from the reading of one step to the reading of the next. Its last part is the step's device time; what
-is before that is the host's, or the engine was paused (a step that was granted runs while it is paused again). Sums over
-any range of windows cost the same.
+is before that is the host's, or the engine was paused; a step that was granted runs while it is paused again. Sums
+over any range of windows cost the same.
 """
 
 from __future__ import annotations

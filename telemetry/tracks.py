@@ -26,12 +26,19 @@ class Run:
     Attributes:
         chunks: (step, first position, tokens, how many of them it had computed before).
         decodes: (first step, last step, keys that the first one's query attends to).
+        before: the run before it, where one of its steps had not been read yet when this one began.
     """
 
     begin_t: int
     end_t: int = 0
     chunks: list[tuple[int, int, int, int]] = field(default_factory=list)
     decodes: list[tuple[int, int, int]] = field(default_factory=list)
+    before: Run | None = None
+
+    @property
+    def last_step(self) -> int:
+        """The last one that it computed in; 0 if none."""
+        return max(self.chunks[-1][0] if self.chunks else 0, self.decodes[-1][1] if self.decodes else 0)
 
 
 @dataclass(slots=True)
@@ -71,6 +78,15 @@ class Track:
     def rest(self, part: str, t: int, reason: str, after: str) -> None:
         """Begin a time in which it does not run."""
         self.rests.append(Rest(part, t, 0, reason, after))
+
+    def run(self, t: int, last_read: int) -> None:
+        """Begin a time in RUNNING; `last_read`: the last step that was read by then."""
+        run, before = Run(t), self.runs[-1] if self.runs else None
+        if before is not None and before.before is not None and not before.last_step:
+            before = before.before
+        if before is not None and before.last_step > last_read:
+            run.before = before
+        self.runs.append(run)
 
     def stop(self, t: int) -> None:
         """End what is going on."""
@@ -120,3 +136,14 @@ class StepTable:
 
     def __len__(self) -> int:
         return len(self.rows) // len(self.COLUMNS)
+
+
+def part_of_wait(wait: str, after: str) -> str:
+    """The part of the latency model that a wait is, given its reason and that of the transition which began it."""
+    if wait == "swap_in":
+        return "swap"
+    if wait == "engine_paused":
+        return "engine_paused"
+    if after == "preempted":
+        return "preempted"
+    return "queue_" + (wait or "next_step")
