@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..engine.controls import MAX_STEPS
@@ -31,7 +31,23 @@ STEPS_S = 30.0  # that an answer waits for steps to be done
 LOOK_S = 0.01  # between two looks at whether they are
 STRICT = ConfigDict(extra="forbid", strict=True)
 
-router = APIRouter(prefix="/debug", tags=["debug"], responses=ERRORS)
+RUN_HEADER = "X-Nanolens-Run"
+
+
+async def same_run(
+    request: Request, run: Annotated[str | None, Header(alias=RUN_HEADER, max_length=256)] = None
+) -> None:
+    """Refuse what is meant for another run than this server's: numbers of sequences begin anew with each.
+
+    Raises:
+        ApiError: 409.
+    """
+    own = operations_of(request).state.engine.started.run_id
+    if run is not None and run != own:
+        raise ApiError(409, f"run {run} is over: this server's run is {own}", param=RUN_HEADER, code="other_run")
+
+
+router = APIRouter(prefix="/debug", tags=["debug"], responses=ERRORS, dependencies=[Depends(same_run)])
 
 
 class PauseEngine(BaseModel):
@@ -87,17 +103,32 @@ async def resume_engine(request: Request) -> Response:
 
 @router.post("/engine/step")
 async def step_engine(request: Request, body: StepEngine | None = None) -> Response:
-    """Do one step, or several, and pause again. Answered when they are done, or can't be.
+    """Do one step, or several, and pause again. Answered when they are done, or can't be; who asks next waits for that.
 
     `done` is false where the work ended before, which leaves the rest to the next work, and after half a minute.
     """
     ops, steps = operations_of(request), (body or StepEngine()).steps
-    last = (await ops.ask(ops.state.engine.progress())).step + steps
-    await ops.ask(ops.state.engine.continue_engine(steps))
     deadline = time.monotonic() + STEPS_S
+    try:
+        await asyncio.wait_for(ops.stepping.acquire(), STEPS_S)
+    except TimeoutError as error:
+        words = "steps that were asked for before are still being done; pausing the engine gives them up"
+        raise ApiError(409, words, code="steps_in_progress") from error
+    try:
+        return await _do_steps(ops, steps, deadline)
+    finally:
+        ops.stepping.release()
+
+
+async def _do_steps(ops: Operations, steps: int, deadline: float) -> Response:
+    """Grant steps, and look until they are done. Nobody else grants any meanwhile: that would overwrite the rest."""
+    before = await ops.ask(ops.state.engine.progress())
+    last = before.step + steps
+    await ops.ask(ops.state.engine.continue_engine(steps))
     while True:
         now = await ops.ask(ops.state.engine.progress())
-        if now.engine_paused or not now.has_work or time.monotonic() > deadline:
+        is_overtaken = bool(before.engine_paused) and now.step > last  # someone has let the engine go on
+        if now.engine_paused or not now.has_work or is_overtaken or time.monotonic() > deadline:
             return _told(ops, now, done=now.step >= last)
         await asyncio.sleep(LOOK_S)
 

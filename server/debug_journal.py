@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.responses import StreamingResponse
 
 from ..engine.controls import MAX_MARK
 from ..errors import InvalidRequest, JournalError
 from ..telemetry.reader import Position
-from .debug import ERRORS, STRICT
+from .debug import ERRORS, RUN_HEADER, STRICT, same_run
 from .errors import ApiError, json_response
 from .journal_stream import JournalStream
 from .operations import Operations, operations_of
@@ -22,7 +22,7 @@ from .protocol_answers import ErrorAnswer
 MAX_STREAMS = 16
 RAW, LINES = "application/vnd.nanolens.journal", "application/x-ndjson"
 
-router = APIRouter(prefix="/debug/journal", tags=["debug"], responses=ERRORS)
+router = APIRouter(prefix="/debug/journal", tags=["debug"], responses=ERRORS, dependencies=[Depends(same_run)])
 
 
 class Note(BaseModel):
@@ -72,7 +72,7 @@ async def stream_journal(
     except JournalError as error:
         raise ApiError(503, str(error), code="no_journal") from error
     headers = {
-        "X-Nanolens-Run": started.run_id,
+        RUN_HEADER: started.run_id,
         "X-Nanolens-Position": f"{position.segment}:{position.offset}",
         "Cache-Control": "no-store",
     }

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 
 from ..engine.sampling_params import check_whole
-from .debug import ERRORS, STRICT
+from .debug import ERRORS, STRICT, same_run
 from .errors import ApiError, json_response
 from .operations import Operations, operations_of
 
 MAX_DIGITS = 19  # of a sequence's number
 
-router = APIRouter(prefix="/debug/sequences/{name}", tags=["debug"], responses=ERRORS)
+router = APIRouter(
+    prefix="/debug/sequences/{name}", tags=["debug"], responses=ERRORS, dependencies=[Depends(same_run)]
+)
 
 
 class PauseSequence(BaseModel):

@@ -39,6 +39,7 @@ class Operations:
         metrics: the server's own.
         stopping: set when streams that never end by themselves have to.
         journal_streams: open streams of the journal.
+        stepping: held while steps are done that somebody asked for; the next ones wait for it, in order.
     """
 
     state: ServerState
@@ -47,6 +48,7 @@ class Operations:
     metrics: ServerMetrics
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     journal_streams: int = 0
+    stepping: asyncio.Lock = field(default_factory=asyncio.Lock)
     clock: Callable[[], float] = time.monotonic
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _last_mark: float = -1e9

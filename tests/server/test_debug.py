@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -168,3 +169,50 @@ def test_an_abort_ends_the_stream_of_the_request(tiny_server: Server) -> None:
         seq = tiny_server.snapshot()["sequences"][0]["seq"]
         assert tiny_server.post(f"/debug/sequences/{seq}/abort", {}).json == {"request": "abort-2", "aborted": True}
         assert ends(stream.chunks()) == {0: "abort", 1: "abort"}
+
+
+def test_steps_asked_for_at_once_are_done_one_after_the_other(tiny_server: Server) -> None:
+    with paused(tiny_server), streaming(tiny_server, "step-2", max_tokens=40):
+        before = tiny_server.snapshot()["step"]
+        with ThreadPoolExecutor(8) as pool:
+            counts = [1, 2, 1, 3, 1, 1, 2, 1]
+            answers = list(pool.map(lambda n: tiny_server.post("/debug/engine/step", {"steps": n}).json, counts))
+        assert all(answer["done"] for answer in answers)
+        assert tiny_server.snapshot()["step"] == before + sum(counts)
+        ends_at = sorted((answer["step"], count) for answer, count in zip(answers, counts, strict=True))
+        assert [step - count for step, count in ends_at] == [before, *(step for step, _ in ends_at[:-1])]
+
+
+def test_pausing_ends_steps_that_are_being_done(tiny_server: Server) -> None:
+    with paused(tiny_server), streaming(tiny_server, "step-3", max_tokens=4000), ThreadPoolExecutor(2) as pool:
+        first = pool.submit(tiny_server.post, "/debug/engine/step", {"steps": 1_000_000})
+        before = tiny_server.snapshot()["step"]
+        tiny_server.wait_until(lambda: tiny_server.snapshot()["step"] > before + 5, "steps are being done")
+        second = pool.submit(tiny_server.post, "/debug/engine/step", {"steps": 1})
+        tiny_server.post("/debug/engine/pause", {})
+        assert first.result().json["done"] is False
+        assert second.result().json["done"] is True
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/debug/snapshot"),
+        ("POST", "/debug/engine/pause"),
+        ("POST", "/debug/engine/step"),
+        ("GET", "/debug/breakpoints"),
+        ("POST", "/debug/sequences/1/abort"),
+        ("GET", "/debug/journal"),
+    ],
+)
+def test_what_is_meant_for_another_run_is_refused(tiny_server: Server, method: str, path: str) -> None:
+    answer = tiny_server.request(method, path, headers={"X-Nanolens-Run": "run-of-yesterday"})
+    run = tiny_server.get("/version").json["run"]
+    assert (answer.status, answer.error["code"]) == (409, "other_run")
+    assert answer.error["message"] == f"run run-of-yesterday is over: this server's run is {run}"
+    assert not tiny_server.snapshot()["engine_paused"]
+
+
+def test_what_is_meant_for_this_run_is_done(tiny_server: Server) -> None:
+    run = tiny_server.get("/version").json["run"]
+    assert tiny_server.get("/debug/snapshot", {"X-Nanolens-Run": run}).status == 200
