@@ -11,6 +11,7 @@ import pytest
 from fake_engine import FakeEngine
 from journals import busy_engine
 from latency_checks import check_exact, check_whole, latency_of
+from nanolens.engine.sampling_params import SamplingParams
 from nanolens.telemetry.events import (
     AnyEvent,
     EngineStarted,
@@ -213,18 +214,12 @@ def test_a_journal_that_ends_in_a_gap() -> None:
 def test_an_id_that_is_used_again_keeps_both_requests() -> None:
     engine, _ = timed_engine()
     for tokens in (3, 7):
-        engine.add_request([1, 2, 3], request_id="mine", params=engine_params(tokens))
+        engine.add_request([1, 2, 3], SamplingParams(max_tokens=tokens, temperature=0.0), request_id="mine")
         engine.run()
     engine.close()
     first, second = check_exact(latency_of(engine.events))
     assert first.request is not second.request and first.end_t <= second.begin_t
     assert (first.track.num_output_tokens, second.track.num_output_tokens) == (3, 7)
-
-
-def engine_params(max_tokens: int) -> Any:
-    from nanolens.engine.sampling_params import SamplingParams
-
-    return SamplingParams(max_tokens=max_tokens, temperature=0.0)
 
 
 def test_of_several_sequences_the_last_one_counts() -> None:
@@ -243,18 +238,7 @@ def test_nothing_applied_is_no_request_and_no_step() -> None:
     assert list(latency.breakdowns()) == [] and len(latency.windows) == 0 and latency.model.num_steps == 0
 
 
-def test_a_real_engine_of_a_tiny_model() -> None:
-    from real_engine import greedy, prompt_of, recorded, tiny_llm
-
-    with tiny_llm(num_blocks=20, max_num_seqs=5, max_prefill_chunk=8, preemption_mode="swap", host_blocks=8) as llm:
-        events = [EngineStarted.__copy__(llm.engine.core.started), *[]]
-        later = recorded(llm)
-        prompts = [prompt_of(4 + 3 * (i % 7), salt=i) for i in range(24)]
-        llm.generate(prompts, [greedy(4 + i % 9) for i in range(24)])
-    check_whole([*events, *later])
-
-
-def test_a_fake_engine_stays_as_it_was() -> None:
+def test_a_device_that_takes_no_time_is_host_gap() -> None:
     engine = FakeEngine()
     engine.add([1, 2], max_tokens=3)
     engine.run()
