@@ -26,7 +26,7 @@ from ..telemetry.events import (
     StreamStalled,
     WaitReasonChanged,
 )
-from .perfetto_steps import REQUEST_RANK, words
+from .perfetto_steps import words
 from .perfetto_wire import BY_TIME, NO_ARGS, Arg, Args, TraceWriter
 
 FINAL = ("FINISHED", "ERROR")
@@ -60,7 +60,7 @@ class SequenceTracks:
 
     def __init__(self, writer: TraceWriter, process: int) -> None:
         self._writer = writer
-        self._group = writer.track("Requests", process, REQUEST_RANK, BY_TIME)
+        self._group = writer.track("Requests", process, children=BY_TIME)
         self._requests: dict[str, _Request] = {}
         self._sequences: dict[int, _Sequence] = {}
         self._ended: dict[str, None] = {}  # requests that ended, in that order

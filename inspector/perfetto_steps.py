@@ -9,7 +9,7 @@ from ..telemetry.events import BlocksSwapped, StepFinished, StepPlanned, SwapFin
 from .perfetto_wire import Arg, Args, TraceWriter
 
 MOST_SHOWN = 64  # items of a list in an argument
-PAUSE_RANK, STEP_RANK, DEVICE_RANK, MOVE_RANK, COUNTER_RANK, REQUEST_RANK = 1, 2, 3, 4, 5, 6
+STEP_RANK, DEVICE_RANK, MOVE_RANK, COUNTER_RANK = 1, 2, 3, 4  # the order of tracks
 
 
 class Lanes:
@@ -57,11 +57,11 @@ class Counters:
     def __init__(self, writer: TraceWriter, parent: int) -> None:
         self._writer = writer
         self._tracks = {
-            name: writer.counter(name, parent, unit, COUNTER_RANK)
-            for name, unit in (
+            name: writer.counter(name, parent, unit, COUNTER_RANK + i)
+            for i, (name, unit) in enumerate((
                 ("free blocks", "blocks"), ("waiting", "sequences"), ("running", "sequences"), ("paused", "sequences"),
                 ("tokens/s", "tokens/s"), ("output tokens/s", "tokens/s"),
-            )
+            ))
         }  # fmt: skip
         self._values: dict[str, float] = {}
 
@@ -80,12 +80,12 @@ class StepTracks:
     before was read, or since it was planned where the engine had been idle.
     """
 
-    def __init__(self, writer: TraceWriter, process: int, counters: Counters) -> None:
+    def __init__(self, writer: TraceWriter, engine: int, counters: Counters) -> None:
         self._writer = writer
         self._counters = counters
-        self._steps = Lanes(writer, "Steps", process, STEP_RANK)
-        self._device = writer.track("Device", process, DEVICE_RANK)
-        self._moves = Lanes(writer, "Moves", process, MOVE_RANK)
+        self._steps = Lanes(writer, "Steps", engine, STEP_RANK)
+        self._device = writer.track("Device", engine, DEVICE_RANK)
+        self._moves = Lanes(writer, "Moves", engine, MOVE_RANK)
         self._read_t = 0  # when the last step was read
         self._since: int | None = None  # from when on the next step's tokens count; None: the engine is idle
         self._computed = self._sampled = 0  # tokens not yet in a rate

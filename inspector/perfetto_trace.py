@@ -46,7 +46,7 @@ from ..telemetry.events import (
 from ..telemetry.state import EngineState
 from .describe import describe
 from .perfetto_sequences import SequenceTracks
-from .perfetto_steps import PAUSE_RANK, Counters, StepTracks
+from .perfetto_steps import Counters, StepTracks
 from .perfetto_wire import TraceWriter
 
 
@@ -133,9 +133,9 @@ class PerfettoTrace:
     def _open(self, started: EngineStarted, t: int) -> None:
         self.writer = writer = TraceWriter(self._out, t, started.wall_offset_ns)
         process = writer.process(started.pid, f"nanolens {started.version}: {started.model}, run {started.run_id}")
-        self._engine = writer.track("Engine", process, PAUSE_RANK)
-        self._counters = Counters(writer, process)
-        self._steps = StepTracks(writer, process, self._counters)
+        self._engine = writer.track("Engine", process)
+        self._counters = Counters(writer, self._engine)
+        self._steps = StepTracks(writer, self._engine, self._counters)
         self._sequences = SequenceTracks(writer, process)
         self._writer = writer
 

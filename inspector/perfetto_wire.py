@@ -90,8 +90,8 @@ class TraceWriter:
     # Tracks
 
     def process(self, pid: int, name: str) -> int:
-        """A process; returns its track's number. Its children stand by their rank."""
-        return self._track(message(3, number(1, pid) + text(6, name)) + number(11, BY_RANK))
+        """A process; returns its track's number. Its children stand by their names."""
+        return self._track(message(3, number(1, pid) + text(6, name)))
 
     def track(self, name: str, parent: int, rank: int = 0, children: int = BY_RANK) -> int:
         """A track for slices and instants, or one that others stand under; returns its number."""
