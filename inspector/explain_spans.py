@@ -27,6 +27,12 @@ _CAUSES = {
     "running_prefill": "running", "running_decode": "running",
 }  # fmt: skip
 
+_BESIDE = {  # part -> kind, words, and whether blocks count
+    "queue_no_blocks": ("holder", "held {share} of the blocks that others had taken", True),
+    "queue_head_of_line": ("holder", "ran meanwhile, with {share} of the blocks", True),
+    "queue_sequence_cap": ("runner", "{share} of the time in slots of the batch", False),
+}
+
 Value = Any  # of a span's attribute: text, number, flag or a list of these
 
 
@@ -40,6 +46,17 @@ class _Span:
     begin: int
     end: int
     attributes: dict[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """One time in which a sequence of a request ran, and the blocks that it took in it."""
+
+    request: str
+    seq: int
+    begin: int
+    end: int
+    blocks: int
 
 
 @dataclass(slots=True)
@@ -80,6 +97,8 @@ def read_spans(path: str, run_id: str | None = None) -> list[Trace]:
 
 def explain_spans(traces: Iterable[Trace], by: str) -> Iterator[Explained]:
     """Explain them: by e2e all, by ttft those that had a first token."""
+    traces = list(traces)
+    ran = [run for trace in traces for run in _runs(trace)]
     for trace in traces:
         root = trace.root
         first = float(root.attributes.get("nanolens.time_to_first_token_seconds", 0.0))
@@ -87,8 +106,8 @@ def explain_spans(traces: Iterable[Trace], by: str) -> Iterator[Explained]:
             continue
         until = root.begin + round(first * NS) if by == "ttft" else root.end
         states = _last_sequence(trace)
-        parts, culprits, pieces = _divided(trace, states, until)
-        causes = _causes(parts, culprits, trace)
+        parts, culprits, pieces = _divided(trace, states, until, ran)
+        causes = _causes(parts, culprits)
         subject = f"The first token of {_name(trace)} took" if by == "ttft" else f"{_name(trace)} took"
         headline, others = sentences(subject, until - root.begin, causes)
         seq = int(states[0].attributes.get("nanolens.seq", -1)) if states else -1
@@ -113,7 +132,7 @@ def _last_sequence(trace: Trace) -> list[_Span]:
 
 
 def _divided(
-    trace: Trace, states: list[_Span], until: int
+    trace: Trace, states: list[_Span], until: int, ran: list[_Ran]
 ) -> tuple[dict[str, int], dict[str, list[Culprit]], list[LifePiece]]:
     parts: dict[str, int] = {}
     culprits: dict[str, list[Culprit]] = {}
@@ -123,18 +142,23 @@ def _divided(
         begin, end = at, min(state.end, until)
         if begin >= end:
             continue
-        children = trace.under.get(state.id, [])
+        children, lost = trace.under.get(state.id, []), 0
+        own = int(state.attributes.get("nanolens.seq", -1))
         for kind, part, words, ns in _portions(state, children, begin, end):
+            if part in _BESIDE:
+                culprits.setdefault(part, []).extend(_beside(part, ns, [r for r in ran if r.seq != own], begin, end))
             parts[part] = parts.get(part, 0) + ns
-            if part == "preempted" and by is not None:
-                culprits.setdefault(part, []).append(_preemptor(by, ns))
+            lost += ns if part == "preempted" else 0
             pieces.append(LifePiece(kind, words, at, at + ns, *_steps(children, at, at + ns), _blocks(children)))
             at += ns
+        if lost and by is not None:
+            culprits.setdefault("preempted", []).append(_preemptor(by, lost))
         by = next((span for span in children if span.name == "preempted"), None)
     if at < until:
         parts["unknown"] = until - at
         pieces.append(LifePiece("waiting", "not in the spans", at, until, -1, -1, 0))
-    return parts, {part: merged(found) for part, found in culprits.items()}, pieces
+    by_weight = {part: sorted(merged(found), key=lambda c: -c.weight_ns) for part, found in culprits.items() if found}
+    return parts, by_weight, pieces
 
 
 def _portions(state: _Span, children: list[_Span], begin: int, end: int) -> Iterator[tuple[str, str, str, int]]:
@@ -166,6 +190,31 @@ def _portions(state: _Span, children: list[_Span], begin: int, end: int) -> Iter
                 yield part if part in ("preempted", "swap") else "waiting", part, f"WAITING ({reason})", ns
 
 
+def _runs(trace: Trace) -> Iterator[_Ran]:
+    for span in trace.under.get(trace.root.id, []):
+        if span.name == "RUNNING":
+            blocks = _blocks(trace.under.get(span.id, []))
+            yield _Ran(_name(trace), int(span.attributes.get("nanolens.seq", -1)), span.begin, span.end, blocks)
+
+
+def _beside(part: str, ns: int, ran: list[_Ran], begin: int, end: int) -> list[Culprit]:
+    """Who ran while one waited, weighed by time, and by blocks where it waited for these."""
+    kind, words, by_blocks = _BESIDE[part]
+    amounts: dict[tuple[str, int], int] = {}
+    for run in ran:
+        overlap = min(run.end, end) - max(run.begin, begin)
+        if overlap > 0:
+            key = run.request, run.seq
+            amounts[key] = amounts.get(key, 0) + overlap * (run.blocks if by_blocks else 1)
+    whole = sum(amounts.values())
+    found = [
+        Culprit(kind, request, seq, round(ns * amount / whole), words.format(share=f"{amount / whole:.0%}"))
+        for (request, seq), amount in amounts.items()
+        if amount
+    ]
+    return sorted(found, key=lambda culprit: -culprit.weight_ns)
+
+
 def _part_of_wait(reason: str, preempted: bool) -> str:
     if reason in ("swap_in", "engine_paused"):
         return "swap" if reason == "swap_in" else reason
@@ -183,12 +232,12 @@ def _preemptor(span: _Span, ns: int) -> Culprit:
     return Culprit("preemptor", request, by, ns, words, int(a.get("nanolens.step", -1)))
 
 
-def _causes(parts: Mapping[str, int], culprits: Mapping[str, list[Culprit]], trace: Trace) -> list[Cause]:
+def _causes(parts: Mapping[str, int], culprits: Mapping[str, list[Culprit]]) -> list[Cause]:
     times: dict[str, int] = {}
     for part, ns in parts.items():
         name = _CAUSES.get(part, "unknown")
         times[name] = times.get(name, 0) + ns
-    behind = {_CAUSES[part]: tuple(found) for part, found in culprits.items()}
+    behind = {_CAUSES[part]: tuple(found) for part, found in culprits.items() if part != "queue_head_of_line"}
     return [Cause(name, times[name], behind.get(name, ())) for name in sorted(times, key=lambda name: -times[name])]
 
 

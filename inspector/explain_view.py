@@ -38,14 +38,14 @@ def _inert(text: str) -> str:
 def _waterfall(explained: Explained, paint: Paint, columns: int) -> list[str]:
     shown = _longest(explained.pieces)
     what = min(44, max((len(piece.words) for piece in shown), default=4), columns - 50)
-    room = columns - what - 31
+    room = columns - what - 36
     lines = [paint(f"{'after':>7} {'for':>6}  {'what':<{what}} {'steps':>11} {'blocks':>6}", DIM)]
     for piece in shown:
         text = piece.words if len(piece.words) <= what else piece.words[: what - 1] + "…"
         steps = "-" if piece.first_step < 0 else _steps(piece)
         after = time(piece.begin_t - explained.begin_t)
         head = f"{after:>7} {time(piece.end_t - piece.begin_t):>6}  {text:<{what}} {steps:>11} {piece.blocks:>6} "
-        lines.append((head + paint(_placed(piece, explained, room - 1), _COLOURS.get(piece.kind, DIM))).rstrip())
+        lines.append((head + paint(_placed(piece, explained, room), _COLOURS.get(piece.kind, DIM))).rstrip())
     left = len(explained.pieces) - len(shown)
     if left:
         kept = sum(piece.end_t - piece.begin_t for piece in shown)

@@ -58,10 +58,10 @@ def _rests(track: Track) -> Iterator[tuple[str, str, int, int]]:
 def _runs(latency: Latency, track: Track) -> Iterator[tuple[str, str, int, int]]:
     for run in track.runs:
         tokens, recomputed = sum(chunk[2] for chunk in run.chunks), sum(chunk[3] for chunk in run.chunks)
-        again = f", {recomputed} of them again" if recomputed else ""
+        again = f", {recomputed} again" if recomputed else ""
         turn = _prefill_end(latency, run)
         if turn:
-            yield "prefill", f"RUNNING prefill of {tokens} tokens{again}", run.begin_t, turn
+            yield "prefill", f"RUNNING prefill of {tokens}{again}", run.begin_t, turn
         yield "decode", "RUNNING decode", turn or run.begin_t, run.end_t
 
 
