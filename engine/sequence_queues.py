@@ -184,6 +184,7 @@ class SequenceQueues:
         head = None if head in passed else head
         if self._head is not head and self._head is not None:
             self._unexplained.append(self._head)
+        self._unexplained.sort(key=_key)  # whoever looked in vain before, and how often, leaves no trace
         for seq in self._unexplained:
             if seq.status is SequenceStatus.WAITING and seq is not head and seq not in passed:
                 self._set_wait_reason(seq, "head_of_line")

@@ -172,7 +172,7 @@ class StepLoop:
         return found
 
     def _drain(self) -> None:
-        while self._in_flight:
+        while self._in_flight and self._in_flight[0].handle is not None:  # not what a callback finds half launched
             self._collect()
 
     def _finish_moves(self, lost: str = "the runner did not tell how it ended") -> None:
@@ -181,9 +181,9 @@ class StepLoop:
     def flush(self) -> None:
         """Hand what was recorded to the journal, as one frame.
 
-        Not while a step is read: its record is complete only afterwards, and a callback may abort or be refused.
+        Not within a callback, nor while a step is read: a frame holds the whole of what a command or a step did.
         """
-        if self._reading:
+        if self._reading or self.book.num_callbacks:
             return
         self.recorder.flush(self.scheduler.step)
         if self._hits:

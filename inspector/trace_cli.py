@@ -32,6 +32,7 @@ from .compare_cli import add_compare
 from .describe import describe, plural, sequences_of
 from .explain_cli import add_explain
 from .export_cli import add_export
+from .replay_cli import add_replay
 from .top_cli import add_top
 
 EXIT_OK, EXIT_VIOLATION, EXIT_UNREADABLE = 0, 1, 2
@@ -81,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     add_explain(commands)
     add_top(commands)
     add_compare(commands)
+    add_replay(commands)
     return parser
 
 

@@ -34,6 +34,7 @@ from ...telemetry.events import (
     StepFinished,
     StepPlanned,
     StreamStalled,
+    SwapFinished,
     TokensSampled,
 )
 from ...telemetry.reader import JournalReader
@@ -78,6 +79,7 @@ class Recording:
         outcomes: sequence -> what became of it.
         hashes: sequence -> place in its table -> hash of the full block there, as far as they are known.
         read: step -> its step.finished.
+        moved: step -> the moves whose end was told with it.
         stops: (sequence, step) whose token was a stop.
         row_errors: (sequence, step) whose token was not valid, and why.
         text_errors: sequence whose text could not be decoded, and why.
@@ -95,6 +97,7 @@ class Recording:
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     hashes: dict[int, dict[int, bytes]] = field(default_factory=dict)
     read: dict[int, StepFinished] = field(default_factory=dict)
+    moved: dict[int, list[SwapFinished]] = field(default_factory=dict)
     stops: set[tuple[int, int]] = field(default_factory=set)
     row_errors: dict[tuple[int, int], str] = field(default_factory=dict)
     text_errors: dict[int, str] = field(default_factory=dict)
@@ -163,11 +166,12 @@ class _Builder:
         self._tables: dict[int, list[int]] = {}
         self._open: dict[str, int] = {}  # live request -> its arrival
         self._reading = 0
+        self._moves: list[SwapFinished] = []  # that ended just before, in this frame
 
     def take(self, events: list[AnyEvent]) -> None:
         """Take in a frame."""
         r = self.recording
-        before = len(r.events)
+        before, self._moves = len(r.events), []
         for event in events:
             if isinstance(event, JournalDropped):
                 r.ended = f"{event.events} events were lost by the writer: {event.reason}"
@@ -196,13 +200,17 @@ class _Builder:
             self._error(event)
         elif isinstance(event, SequenceResumed):
             self._resumed(event)
+        elif isinstance(event, SwapFinished):
+            self._moves.append(event)
         elif isinstance(event, StepFinished):
-            r.read[event.step] = event
+            r.read[event.step], r.moved[event.step], self._moves = event, self._moves, []
             self._reading = event.step
         elif isinstance(event, EngineReady):
             r.ready = event.costs
         else:
             self._blocks(event)
+        if not isinstance(event, SwapFinished | BlocksFreed) and self._moves:  # freed: the KV of one that failed
+            self._moves = []
         with contextlib.suppress(AuditError, KeyError, ValueError):  # a replay will come to what does not add up
             self._state.apply(event)
 

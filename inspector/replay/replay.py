@@ -10,11 +10,13 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from ...engine.breakpoint_hits import act_on_hits
 from ...engine.breakpoints import Hit
 from ...engine.core import EngineCore
 from ...engine.outputs import Delta, RequestOutput
+from ...engine.request import describe
 from ...engine.sequence import Sequence
 from ...errors import InvalidRequest, JournalError
 from ...telemetry.events import (
@@ -121,7 +123,6 @@ class Replay:
             recording, self.script, self._tokens, self.config.host_blocks, self.config.disk_blocks
         )
         self._ending: set[str] = set()  # requests whose abort is under way
-        self.script.frame_end = recording.frame_ends[0]
         self.core = ReplayCore(
             self.config, self._runner, JudgingRecorder(self.script), started, overlap=recording.overlap,
             clock=self.script.clock,
@@ -136,11 +137,12 @@ class Replay:
             try:
                 while (event := script.next) is not None:
                     at = script.index
-                    script.enter_frame()
                     try:
                         self._perform(event)
                     except Interrupted:
                         pass  # as it did in the recorded run; the engine went on
+                    except Exception as error:
+                        script.diverge(None, [f"the engine raises {describe(error)}"])
                     script.check_read()
                     if script.index == at:
                         script.diverge(None, [f"{tag(event)} was recorded, the engine does nothing"])
@@ -186,7 +188,7 @@ class Replay:
             self._abort(self._live(event.seq).request_id)
         elif isinstance(event, StatusChanged) and event.reason == "delivered":
             core.finish([self._live(event.seq)])
-        elif isinstance(event, StatusChanged) and event.new == "PAUSED" and event.reason in OPERATOR_REASONS:
+        elif _is_pause(event):
             core.pause([self._live(event.seq)], event.reason)
         else:
             return False
@@ -216,7 +218,7 @@ class Replay:
     def _hits(self) -> list[Hit]:
         """The breakpoints that were hit."""
         found = []
-        for event in self._recording.events[self.script.index : self.script.frame_end]:
+        for event in self.script.frame:
             if not isinstance(event, BreakpointHit):
                 break
             found.append(Hit(event.breakpoint, event.predicate, event.action, event.event, event.seq))
@@ -235,14 +237,18 @@ class Replay:
         return lambda output: self._called_back(request)
 
     def _called_back(self, request: str) -> None:
-        """Give the commands that came out of a callback: a step's frame has them in its midst."""
-        while (event := self.script.next_here) is not None:
+        """Give the commands that came out of a callback: they are in the frame of what called it."""
+        script, core = self.script, self.core
+        while (event := script.next) is not None:
             if isinstance(event, SwapFinished):
-                event = self.script.after_moves() or event
-            at = self.script.index
-            if not self._is_due_here(event):
+                event = script.after_moves() or event
+            at = script.index
+            if not script.goes_on or not self._is_due_here(event):
                 return
-            if not self._command(event) or self.script.index == at:
+            reads = isinstance(event, StepFinished) and not core.is_reading and any(map(_is_pause, script.frame))
+            if not self._command(event) and reads:
+                core.drain()  # for the pause
+            if script.index == at:
                 return
 
     def _is_due_here(self, event: AnyEvent) -> bool:
@@ -251,10 +257,12 @@ class Replay:
             if self._all_told(event):
                 raise error_of(event.message.partition(" failed: ")[2])
             return False
+        if isinstance(event, EnginePaused) and event.cause.startswith("breakpoint "):
+            return False
         if not isinstance(event, StatusChanged):
             return True
         seq = self.core.book.live_sequence(event.seq)
-        if seq is None or seq.request_id in self._ending:
+        if seq is None or (event.reason == "aborted" and seq.request_id in self._ending):
             return False
         if event.reason == "aborted":
             ids = [s.seq_id for s in self.core.requests[seq.request_id].sequences]
@@ -266,7 +274,7 @@ class Replay:
 
     def _all_told(self, error: EngineError) -> bool:
         """Whether the sequences have all the tokens that they had when an interrupt came."""
-        for event in self._recording.events[self.script.index : self.script.frame_end]:
+        for event in self.script.frame:
             request = self.core.requests.get(event.request) if isinstance(event, RequestFinished) else None
             if request is not None and isinstance(event, RequestFinished):
                 count = sum(seq.num_read_output_tokens for seq in request.sequences)
@@ -278,11 +286,16 @@ class Replay:
         self._runner.unread.discard(request.sequences[index].seq_id)
 
     def _fail_text(self, request: ReplayRequest, index: int) -> None:
-        why, event = self._recording.text_errors.get(request.sequences[index].seq_id), self.script.next_here
+        why, event = self._recording.text_errors.get(request.sequences[index].seq_id), self.script.next
         if why is None or not isinstance(event, StatusChanged) or event.new != "ERROR":
             return
         if any(seq.seq_id == event.seq for seq in request.sequences):
             raise error_of(why)
+
+
+def _is_pause(event: AnyEvent) -> TypeGuard[StatusChanged]:
+    """Whether a sequence was paused from outside."""
+    return isinstance(event, StatusChanged) and event.new == "PAUSED" and event.reason in OPERATOR_REASONS
 
 
 def _require_hashes(recording: Recording, prefix_cache: bool) -> None:

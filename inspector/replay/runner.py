@@ -6,7 +6,7 @@ from typing import Any
 
 from ...engine.plan import MoveResult, StepPlan, StepResult
 from ...errors import OutOfDeviceMemory
-from ...telemetry.events import EngineError, StepRetried
+from ...telemetry.events import EngineError, StatusChanged, StepRetried, SwapFinished
 from .recording import Recording
 from .script import Script
 from .tokens import Tokens
@@ -43,7 +43,7 @@ class ScriptedRunner:
 
     def launch(self, plan: StepPlan) -> Any:
         """Take a plan; fail as it did."""
-        event = self._script.next_here
+        event = self._script.next
         if isinstance(event, StepRetried) and event.step == plan.step:
             raise error_of(event.error)
         self._fail_as_recorded(plan)
@@ -53,7 +53,7 @@ class ScriptedRunner:
         """What a plan gave, or the error that it ended with."""
         plan: StepPlan = handle
         self._fail_as_recorded(plan)
-        result = StepResult(tokens=[], moved=self._script.moves())
+        result = StepResult(tokens=[], moved=_results(self._recording.moved.get(plan.step, [])))
         self.reading, self.unread = plan.step, set()
         for seq, start, count, samples, epoch in zip(
             plan.sequences, plan.starts, plan.counts, plan.samples, plan.epochs, strict=True
@@ -76,20 +76,28 @@ class ScriptedRunner:
 
     def finish_moves(self) -> list[MoveResult]:
         """The moves that are told next."""
-        return self._script.moves()
+        return _results(self._script.moves())
 
     def is_sound(self) -> bool:
         """Whether the engine went on after the error."""
-        event = self._script.next_here
+        event = self._script.next
         return not (isinstance(event, EngineError) and event.message.endswith(UNSOUND))
 
     def close(self) -> None:
         """There is nothing to give back."""
 
     def _fail_as_recorded(self, plan: StepPlan) -> None:
-        event, head = self._script.next_here, f"step {plan.step} failed: "
-        if isinstance(event, EngineError) and event.step == plan.step and event.message.startswith(head):
+        event, head = self._script.next, f"step {plan.step} failed: "
+        if not isinstance(event, EngineError) or event.step != plan.step or not event.message.startswith(head):
+            return
+        ended = next((e for e in self._script.frame if isinstance(e, StatusChanged) and e.new == "ERROR"), None)
+        culprit = -1 if ended is None else ended.seq if ended.cause < 0 else ended.cause
+        if culprit < 0 or any(seq.seq_id == culprit for seq in plan.sequences):  # not of the step's other part
             raise error_of(event.message.removeprefix(head))
+
+
+def _results(events: list[SwapFinished]) -> list[MoveResult]:
+    return [MoveResult(e.move, e.num_bytes, e.duration_ns, e.error) for e in events]
 
 
 def error_of(described: str) -> BaseException:

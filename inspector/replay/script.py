@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...engine.plan import MoveResult
 from ...telemetry.events import AnyEvent, BlocksFreed, Keyframe, StatusChanged, StepFinished, SwapFinished
 from .comparison import differences
 from .recording import Recording
@@ -40,7 +39,6 @@ class Script:
 
     Attributes:
         index: of the next event that the engine has to bring.
-        frame_end: the index behind the frame of the command or step that is under way.
         snapshot: gives the engine's state for a report.
         divergence: the first one, once there is one.
     """
@@ -48,7 +46,6 @@ class Script:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         self.index = 0
-        self.frame_end = 0
         self.snapshot: Callable[[], Keyframe] | None = None
         self.divergence: Divergence | None = None
         self._events = recording.events
@@ -62,13 +59,17 @@ class Script:
         return self._events[self.index] if self.index < self._size else None
 
     @property
-    def next_here(self) -> AnyEvent | None:
-        """The event that comes next in the frame under way; None at its end."""
-        return self._events[self.index] if self.index < self.frame_end else None
+    def goes_on(self) -> bool:
+        """Whether the next event is in the frame of the last one: nothing was flushed between them."""
+        ends = self.recording.frame_ends
+        return 0 < self.index < self._size and ends[self.index - 1] == ends[self.index]
 
-    def enter_frame(self) -> None:
-        """Say that a command begins: what it brings is in the frame of the next event."""
-        self.frame_end = self.recording.frame_ends[self.index]
+    @property
+    def frame(self) -> list[AnyEvent]:
+        """The rest of the frame that the next event is in."""
+        if self.index >= self._size:
+            return []
+        return self._events[self.index : self.recording.frame_ends[self.index]]
 
     def clock(self) -> int:
         """The recorded time of the event that comes next."""
@@ -120,12 +121,12 @@ class Script:
         self.divergence = Divergence(self.index, step, expected, got, details, state)
         raise self.divergence
 
-    def moves(self) -> list[MoveResult]:
-        """The ends of moves that come next in this frame, as a runner tells them."""
-        found: list[MoveResult] = []
-        for event in self._events[self.index : self.frame_end]:
+    def moves(self) -> list[SwapFinished]:
+        """The ends of moves that come next in this frame."""
+        found: list[SwapFinished] = []
+        for event in self.frame:
             if isinstance(event, SwapFinished):
-                found.append(MoveResult(event.move, event.num_bytes, event.duration_ns, event.error))
+                found.append(event)
             elif not (isinstance(event, BlocksFreed) and found and found[-1].error):
                 break
         return found
@@ -133,7 +134,7 @@ class Script:
     def after_moves(self) -> AnyEvent | None:
         """What follows on the ends of moves that come next in this frame."""
         failed = False
-        for event in self._events[self.index : self.frame_end]:
+        for event in self.frame:
             if isinstance(event, SwapFinished):
                 failed = bool(event.error)
             elif not (isinstance(event, BlocksFreed) and failed):
