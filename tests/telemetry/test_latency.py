@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from nanolens.telemetry.events import (
     StreamStalled,
     WaitReasonChanged,
 )
-from nanolens.telemetry.latency import Breakdown, Latency
+from nanolens.telemetry.latency import PARTS, Breakdown, Latency
 from nanolens.telemetry.step_costs import StepCostModel, pairs_of
 from random_lives import Driver
 from timed_engine import COSTS, timed_engine
@@ -322,3 +324,9 @@ def test_blocks_held_are_counted_over_time() -> None:
             most = max(most, [held])
     assert most[0] > 3
     assert all(track.num_blocks == 0 for track in latency_of(engine.events).tracks.tracks.values())
+
+
+def test_the_docs_name_each_part_and_no_other() -> None:
+    text = Path(__file__).parents[2].joinpath("docs", "latency.md").read_text(encoding="utf-8")
+    table = text.split("## The parts")[1].split("##")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(PARTS)
