@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 import numpy as np
 
@@ -16,6 +17,34 @@ def clip(intervals: Iterable[Interval], begin: int, end: int) -> list[Interval]:
     """What of some intervals lies within another one."""
     found = ((max(since, begin), min(to, end)) for since, to in intervals)
     return [(since, to) for since, to in found if since < to]
+
+
+class _Spells:
+    """Times of sequences, each with an amount, of which the parts within some intervals are added up at once.
+
+    Args:
+        spells: (sequence, begin, end, amount).
+    """
+
+    def __init__(self, spells: Iterable[tuple[int, int, int, int]]) -> None:
+        table = np.array([*spells], dtype=np.int64).reshape(-1, 4)
+        self._begin, self._end, self._amount = table[:, 1], table[:, 2], table[:, 3]
+        self._seqs, self._index = np.unique(table[:, 0], return_inverse=True)
+
+    def within(self, intervals: Iterable[Interval], but: int) -> dict[int, float]:
+        """Sequence -> amount times nanoseconds within intervals that lie in order and apart."""
+        points = np.array([*intervals], dtype=np.int64).reshape(-1)
+        if not len(points):
+            return {}
+        # How much of the intervals lies before a moment grows by one a nanosecond within them, and not between them.
+        lengths = np.diff(points, prepend=points[:1])
+        lengths[::2] = 0
+        start, grown = points[0], np.cumsum(lengths)
+        near = np.flatnonzero((self._begin < points[-1]) & (self._end > start))
+        ends = (np.interp(t[near] - start, points - start, grown) for t in (self._end, self._begin))
+        spent = (next(ends) - next(ends)) * self._amount[near]
+        sums = np.bincount(self._index[near], spent, len(self._seqs))
+        return {int(self._seqs[i]): float(sums[i]) for i in np.flatnonzero(sums > 0) if self._seqs[i] != but}
 
 
 class LifeIndex:
@@ -39,26 +68,22 @@ class LifeIndex:
             yield self._tracks[index]
 
     def holders(self, intervals: Iterable[Interval], but: int) -> dict[int, float]:
-        """Sequence -> blocks it held times nanoseconds, within intervals."""
-        found: dict[int, float] = {}
-        for begin, end in intervals:
-            for track in self.alive(begin, end):
-                held = _held(track, begin, end) if track.seq != but else 0
-                if held:
-                    found[track.seq] = found.get(track.seq, 0.0) + held
-        return found
+        """Sequence -> blocks it held times nanoseconds, within intervals that lie in order and apart."""
+        return self._holds.within(intervals, but)
 
     def runners(self, intervals: Iterable[Interval], but: int) -> dict[int, float]:
-        """Sequence -> nanoseconds in RUNNING, within intervals."""
-        found: dict[int, float] = {}
-        for begin, end in intervals:
-            for track in self.alive(begin, end):
-                if track.seq == but:
-                    continue
-                ran = sum(b - a for a, b in clip(((r.begin_t, r.end_t or self._end) for r in track.runs), begin, end))
-                if ran:
-                    found[track.seq] = found.get(track.seq, 0.0) + ran
-        return found
+        """Sequence -> nanoseconds in RUNNING, within intervals that lie in order and apart."""
+        return self._runs.within(intervals, but)
+
+    @cached_property
+    def _holds(self) -> _Spells:
+        return _Spells(spell for track in self._tracks for spell in _holds_of(track, self._end))
+
+    @cached_property
+    def _runs(self) -> _Spells:
+        return _Spells(
+            (track.seq, run.begin_t, run.end_t or self._end, 1) for track in self._tracks for run in track.runs
+        )
 
     def heads(self, intervals: Iterable[Interval], but: int) -> list[tuple[int, int, int, str]]:
         """(begin, end, sequence, why it waited) of those that stood at the head of the queue, without gaps between."""
@@ -86,15 +111,10 @@ def joined(intervals: Iterable[Interval]) -> list[Interval]:
     return found
 
 
-def _held(track: Track, begin: int, end: int) -> int:
-    """Blocks times nanoseconds that a sequence held within a time."""
+def _holds_of(track: Track, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """The times in which a sequence held blocks, with how many."""
     times, counts = track.blocks[::2], track.blocks[1::2]
-    index, total, at = bisect_right(times, begin) - 1, 0, begin
-    while at < end:
-        stop = min(end, times[index + 1]) if index + 1 < len(times) else end
-        if index >= 0:
-            total += counts[index] * (stop - at)
-        at, index = max(at, stop), index + 1
-        if index >= len(times):
-            break
-    return total
+    for index, count in enumerate(counts):
+        to = times[index + 1] if index + 1 < len(times) else end
+        if count and times[index] < to:
+            yield track.seq, times[index], to, count

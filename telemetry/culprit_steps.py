@@ -107,10 +107,11 @@ class StepShares:
     def budget(self, cover: Cover) -> tuple[dict[int, Share], int]:
         """Sequence -> tokens of its chunks, and the tokens of all decodes."""
         found: dict[int, Share] = {}
-        for _, chunk in self._chunks_in(cover.rows):
+        rows: Ints = np.unique(cover.rows)
+        for _, chunk in self._chunks_in(rows):
             step, seq, tokens, _ = (int(value) for value in self._chunks[chunk])
             found.setdefault(seq, Share()).add(float(tokens), tokens, step, step)
-        return found, int(self._windows.columns["decodes"][cover.rows].sum())
+        return found, int(self._windows.columns["decodes"][rows].sum())
 
     def decodes(self, cover: Cover, others: Iterable[Track]) -> dict[int, Share]:
         """Sequence -> device time that its decodes added to the steps, by the cost model."""

@@ -95,8 +95,7 @@ class CulpritFinder:
             return []
         found = self._by_shares("chunks", shares, round(total * (tokens - decodes) / tokens), "chunks of")
         if decodes:
-            words = f"{decodes} decodes took the rest"
-            found.append(Culprit("decodes", "", -1, round(total * decodes / tokens), words))
+            found.append(Culprit("decodes", "", -1, round(total * decodes / tokens), f"{decodes} decodes"))
         return found
 
     def _next_step(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:

@@ -56,9 +56,11 @@ def who(culprits: Sequence[Culprit], whole: int) -> str:
         return ""
     if len(named) == 1 and named[0][1] > 0.995 * whole:
         return named[0][0]
-    shown = [f"{name} ({share_words(ns, whole)})" for name, ns in named[:SHOWN]]
-    if len(named) > SHOWN:
-        return f"{', '.join(shown)} and {len(named) - SHOWN} more"
+    shown = [f"{name} ({share_words(ns, whole)})" for name, ns in named[:SHOWN] if ns >= 0.005 * whole]
+    if not shown:
+        return f"{len(named)} others"
+    if len(named) > len(shown):
+        return f"{', '.join(shown)} and {len(named) - len(shown)} more"
     return " and ".join(shown)
 
 
