@@ -72,6 +72,7 @@ class BlockMap:
         host_blocks: slots of the swap space in host memory.
         disk_blocks: slots behind these, in the swap file.
         sequences: the live ones by id.
+        now_t: clock nanoseconds that ages count up to.
     """
 
     def __init__(self, keyframe: Keyframe) -> None:
@@ -80,7 +81,7 @@ class BlockMap:
         self.host_blocks = _count(started.config.get("host_blocks"))
         self.disk_blocks = _count(started.config.get("disk_blocks"))
         self.sequences: dict[int, SequenceSnapshot] = {seq.seq: seq for seq in keyframe.sequences}
-        self._t = keyframe.t
+        self.now_t = keyframe.t
         self._references = Counter(chain.from_iterable(seq.block_table for seq in keyframe.sequences))
         self._owner: dict[int, int] = {}
         for seq in sorted(keyframe.sequences, key=lambda each: each.seq, reverse=True):
@@ -127,7 +128,7 @@ class BlockMap:
     def age_ns(self, entry: int) -> int | None:
         """Since the first of a place's owners arrived; None without an owner."""
         owner = self._owner.get(entry)
-        return None if owner is None else max(0, self._t - self.sequences[owner].arrived_t)
+        return None if owner is None else max(0, self.now_t - self.sequences[owner].arrived_t)
 
     def lru(self, block: int) -> int | None:
         """A free block's place in the free list: 0 is reused next."""

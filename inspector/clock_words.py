@@ -52,7 +52,7 @@ def read_jump(text: str, view: View) -> Jump:
 
     Args:
         text: `step 120` or `120`; `+10` and `-10` in steps; `-30s` (ms, s, m, h); `14:03:22`; `first`; `last`.
-        view: offsets count from its moment; a time of day is the one nearest to the journal.
+        view: offsets count from its time; a time of day is the one nearest to the journal.
 
     Raises:
         InspectError: that is none of these.
@@ -69,7 +69,7 @@ def read_jump(text: str, view: View) -> Jump:
 
 def _offset(found: re.Match[str], view: View) -> Jump:
     sign = -1 if found[1] == "-" else 1
-    return Jump(t=view.keyframe.t + sign * int(float(found[2]) * _UNITS[found[3]] * NS))
+    return Jump(t=view.now_t + sign * int(float(found[2]) * _UNITS[found[3]] * NS))
 
 
 def _time_of_day(found: re.Match[str], view: View) -> Jump:

@@ -41,20 +41,15 @@ class Figure:
         return sparkline([self.of(group) for group in groups(steps, width)], self.top)
 
 
-def figures(view: View, idle: bool = False) -> list[Figure]:
-    """All of them, in the order of the header.
-
-    Args:
-        view: what is shown.
-        idle: whether nothing has happened for a while, although it is live.
-    """
+def figures(view: View) -> list[Figure]:
+    """All of them, in the order of the header."""
     keyframe, totals = view.keyframe, view.keyframe.totals
     num_blocks, free = keyframe.started.num_blocks, len(keyframe.free_blocks)
     running, waiting = f"{len(keyframe.running):,}", f"{len(keyframe.waiting):,}"
     paused = sum(1 for seq in keyframe.sequences if seq.status == "PAUSED")
     with_paused = f"{running} +{paused:,} paused" if paused else running
     queried, hit = totals.get("prefix_queried_tokens", 0), totals.get("prefix_hit_tokens", 0)
-    rate = 0.0 if idle else tokens_per_second(view)
+    rate = tokens_per_second(view)
     preempted = totals.get("preemptions", 0)
     recent = sum(step.preemptions for step in view.steps[-20:])
     tokens = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
@@ -71,18 +66,22 @@ def figures(view: View, idle: bool = False) -> list[Figure]:
 
 
 def tokens_per_second(view: View) -> float:
-    """Tokens sampled in the last RATE_S before the moment, per second."""
-    since = view.keyframe.t - RATE_S * NS
-    begin, sampled = view.keyframe.t, 0
+    """Tokens sampled in the last RATE_S before the view's time, per second of them; pauses count.
+
+    Where the view knows less than that, of the time from the first step or event that it knows.
+    """
+    now, since = view.now_t, view.now_t - int(RATE_S * NS)
+    begin, sampled = min([now, *(row.t for row in view.events[:1])]), 0
     for step in reversed(view.steps):
         if step.finished is None:
             continue
-        if step.finished.t < since:
-            begin = max(begin - step.interval_ns, int(since))
+        if step.finished.t <= since:
+            begin = since
             break
         begin = min(begin, step.finished.t - step.interval_ns)
         sampled += step.finished.num_sampled
-    return sampled * NS / (view.keyframe.t - begin) if view.keyframe.t > begin else 0.0
+    begin = max(begin, since)
+    return sampled * NS / (now - begin) if now > begin else 0.0
 
 
 def groups(steps: Sequence[StepRow], width: int) -> list[Sequence[StepRow]]:

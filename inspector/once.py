@@ -50,7 +50,7 @@ def as_text(view: View, title: str) -> str:
     lines = [
         f"{title}: {state}",
         f"model {started.model}, run {started.run_id}, step {keyframe.step}, "
-        f"{clock(keyframe.t, started.wall_offset_ns, 3)}, up {duration(keyframe.t - started.t)}",
+        f"{clock(view.now_t, started.wall_offset_ns, 3)}, up {duration(view.now_t - started.t)}",
         ", ".join(f"{figure.name} {figure.value}" for figure in figures(view)),
     ]
     if keyframe.engine_paused:
@@ -71,8 +71,8 @@ def as_json(view: View, title: str) -> dict[str, Any]:
         "source": {"title": title, "state": view.status.state, "message": view.status.message},
         "run": started.run_id,
         "model": started.model,
-        "t": (keyframe.t + started.wall_offset_ns) / NS,
-        "uptime_s": (keyframe.t - started.t) / NS,
+        "t": (view.now_t + started.wall_offset_ns) / NS,
+        "uptime_s": (view.now_t - started.t) / NS,
         "step": keyframe.step,
         "engine_paused": keyframe.engine_paused,
         "stopped": view.stopped.reason if view.stopped else None,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..telemetry.events import Keyframe, SequenceSnapshot
+from ..telemetry.events import SequenceSnapshot
 from .describe import plural
 from .view import View
 
@@ -100,7 +100,7 @@ def queue_rows(view: View) -> list[QueueRow]:
     keyframe = view.keyframe
     sequences = {seq.seq: seq for seq in keyframe.sequences}
     waiting = [sequences[seq] for seq in keyframe.waiting if seq in sequences]
-    return [_row(place, seq, keyframe) for place, seq in enumerate(waiting, 1)]
+    return [_row(place, seq, view) for place, seq in enumerate(waiting, 1)]
 
 
 def holders(view: View) -> list[Holder]:
@@ -115,7 +115,7 @@ def holders(view: View) -> list[Holder]:
         Holder(
             seq.seq, seq.request, seq.status, seq.phase, seq.priority, len(tables[seq.seq]),
             sum(references[block] == 1 for block in tables[seq.seq]), len(tables[seq.seq]) / pool,
-            max(0, keyframe.t - seq.arrived_t),
+            max(0, view.now_t - seq.arrived_t),
         )
         for seq in keyframe.sequences
         if tables[seq.seq]
@@ -163,7 +163,7 @@ def _why(view: View, head: QueueRow, reserve: int, free: int, held_by: Sequence[
     return f": {plural(head.slots, 'slot')} of the swap space" if head.reason == "swap_in" else ""
 
 
-def _row(place: int, seq: SequenceSnapshot, keyframe: Keyframe) -> QueueRow:
+def _row(place: int, seq: SequenceSnapshot, view: View) -> QueueRow:
     num_tokens = seq.num_prompt_tokens + seq.num_output_tokens + seq.num_appended_tokens
     resident = sum(entry >= 0 for entry in seq.block_table)
     return QueueRow(
@@ -171,12 +171,12 @@ def _row(place: int, seq: SequenceSnapshot, keyframe: Keyframe) -> QueueRow:
         seq=seq.seq,
         request=seq.request,
         reason=seq.wait_reason,
-        waited_ns=max(0, keyframe.t - seq.status_t),
+        waited_ns=max(0, view.now_t - seq.status_t),
         priority=seq.priority,
         to_compute=max(0, num_tokens - seq.num_computed_tokens),
         blocks=resident,
         slots=len(seq.block_table) - resident,
-        needed=max(0, -(-(num_tokens + 1) // keyframe.started.block_size) - resident),
+        needed=max(0, -(-(num_tokens + 1) // view.keyframe.started.block_size) - resident),
         residency=seq.residency,
         num_preemptions=seq.num_preemptions,
     )

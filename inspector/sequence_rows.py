@@ -69,8 +69,7 @@ FIELDS: dict[str, Field[SequenceRow]] = {
 def sequence_rows(view: View) -> list[SequenceRow]:
     """All live sequences, in the order of their ids."""
     intervals = Intervals(view.steps)
-    t = view.keyframe.t
-    return [_row(each, t, intervals) for each in view.keyframe.sequences]
+    return [_row(each, view.now_t, intervals) for each in view.keyframe.sequences]
 
 
 def sequence_table(rows: Sequence[SequenceRow]) -> Table:

@@ -133,6 +133,7 @@ class View:
         first: where the journal begins, as far as it can be read.
         last: where it ends now.
         status: of the source.
+        later_ns: since the keyframe's last event, where the engine has been alive and silent since then; 0 in the past.
     """
 
     moment: Moment
@@ -145,3 +146,9 @@ class View:
     first: Tick
     last: Tick
     status: SourceStatus
+    later_ns: int = 0
+
+    @property
+    def now_t(self) -> int:
+        """Clock nanoseconds that ages and rates count up to."""
+        return self.keyframe.t + self.later_ns

@@ -171,8 +171,8 @@ class History:
         with self._lock:
             return self._search.back(self._store.place_of(moment), moment.count, Wanted(predicate), limit)
 
-    def story(self, moment: Moment, seq: int) -> Story | None:
-        """A sequence up to a moment; None where it does not live then."""
+    def story(self, moment: Moment, seq: int, now_t: int = 0) -> Story | None:
+        """A sequence up to a moment, or up to `now_t` without an event after it; None where it does not live then."""
         with self._lock:
             place = self._store.place_of(moment)
             state = self._states.at(place, moment.count)
@@ -180,4 +180,4 @@ class History:
             if own is None:
                 return None
             request, arrived_t = own.request, own.arrived_t
-            return self._past.story(place, moment.count, seq, request, arrived_t, self.started)
+            return self._past.story(place, moment.count, seq, request, arrived_t, self.started, now_t)

@@ -44,21 +44,23 @@ class Past:
         return log.rows()
 
     def story(
-        self, place: Place, count: int, seq: int, request: str, arrived_t: int, started: EngineStarted
+        self, place: Place, count: int, seq: int, request: str, arrived_t: int, started: EngineStarted, now_t: int = 0
     ) -> Story | None:
-        """The story of a sequence that lives then."""
+        """The story of a sequence that lives then, and lives on without an event until `now_t`."""
         known = self._story
         if known is not None and known[0].seq == seq and known[1:] <= (place, count):
-            return self._told(known[0], known[1], known[2], place, count)
+            return self._told(known[0], known[1], known[2], place, count, now_t)
         first = self._store.first_join()
         if arrived_t >= self._ticks.of(*first).t:
             start = self._ticks.first_after(arrived_t - 1) or first.place
-            found = self._told(StoryLog(seq, request, started, whole=True), start, 0, place, count)
+            found = self._told(StoryLog(seq, request, started, whole=True), start, 0, place, count, now_t)
             if found is not None:
                 return found
-        return self._told(StoryLog(seq, request, started, whole=False), first.place, 0, place, count)
+        return self._told(StoryLog(seq, request, started, whole=False), first.place, 0, place, count, now_t)
 
-    def _told(self, log: StoryLog, here: Place, done: int, place: Place, count: int) -> Story | None:
+    def _told(
+        self, log: StoryLog, here: Place, done: int, place: Place, count: int, now_t: int
+    ) -> Story | None:
         def take(each: Place, first: int, events: list[AnyEvent]) -> None:
             for index, event in enumerate(events, first):
                 if log.apply(event):
@@ -67,7 +69,7 @@ class Past:
         self._story = None
         self._walk(here, done, place, count, take, log.lose)
         self._story = log, place, count
-        return log.story(self._ticks.of(place, count).t)
+        return log.story(max(self._ticks.of(place, count).t, now_t))
 
     def _walk(
         self,

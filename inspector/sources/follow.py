@@ -112,9 +112,10 @@ class Follower:
                 raise InspectError(self._error or f"run {self.run}: nothing to show yet")
             steps, events = self._steps.rows(), list(self._events)
             is_order_sure, stopped, now = self._state.is_order_sure, self._state.stopped, self._now()
+        status = status or self.status
         return View(
             moment=shown[0], is_live=True, keyframe=shown[1], steps=steps, events=events, is_order_sure=is_order_sure,
-            stopped=stopped, first=first or now, last=now, status=status or self.status,
+            stopped=stopped, first=first or now, last=now, status=status, later_ns=silence(shown[1], status),
         )  # fmt: skip
 
     def _now(self) -> Tick:
@@ -166,3 +167,19 @@ class Follower:
             if not self._gone and started is not None and not is_running(started):
                 self._gone, self._changed = now, time.time()
         return self._stop.is_set() or (self._gone > 0 and now - self._gone > FORGET_S)
+
+
+def silence(keyframe: Keyframe, status: SourceStatus) -> int:
+    """Nanoseconds that have passed since a keyframe, by the wall clock, as far as the engine is known to have lived.
+
+    Args:
+        keyframe: the newest state.
+        status: of its source. Of one that is stale, nothing is known since its last sign.
+    """
+    if status.state == "live":
+        wall_ns = time.time_ns()
+    elif status.state == "stale":
+        wall_ns = round(status.since * 1e9)
+    else:
+        return 0
+    return max(0, wall_ns - keyframe.started.wall_offset_ns - keyframe.t)

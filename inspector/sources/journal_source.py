@@ -66,9 +66,9 @@ class JournalSource:
             return self._follower.view(self._first)
         return self._past.view(moment, self.status, self._first, self._follower.last_tick)
 
-    def story(self, seq: int, moment: Moment) -> Story | None:
+    def story(self, seq: int, moment: Moment, now_t: int = 0) -> Story | None:
         """As of `Source`."""
-        return self._past.story(seq, moment)
+        return self._past.story(seq, moment, now_t)
 
     def at_step(self, step: int) -> Moment:
         """As of `Source`."""

@@ -94,10 +94,10 @@ class Past:
                 status=status,
             )
 
-    def story(self, seq: int, moment: Moment) -> Story | None:
+    def story(self, seq: int, moment: Moment, now_t: int = 0) -> Story | None:
         """As of `Source`."""
         with in_words():
-            return self.history.story(moment, seq)
+            return self.history.story(moment, seq, now_t)
 
     def at_step(self, step: int) -> Moment:
         """As of `Source`."""

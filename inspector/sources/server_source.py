@@ -101,12 +101,12 @@ class ServerSource:
             return session.follower.view(session.first, self.status)
         return session.past.view(moment, self.status, session.first, session.follower.last_tick)
 
-    def story(self, seq: int, moment: Moment) -> Story | None:
+    def story(self, seq: int, moment: Moment, now_t: int = 0) -> Story | None:
         """As of `Source`."""
         session = self._attached()
-        story = session.past.story(seq, moment)
+        story = session.past.story(seq, moment, now_t)
         if story is not None and not story.whole and session.fetch_earlier(self._link):
-            return session.past.story(seq, moment)
+            return session.past.story(seq, moment, now_t)
         return story
 
     def at_step(self, step: int) -> Moment:

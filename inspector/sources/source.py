@@ -77,8 +77,9 @@ class Source(Protocol):
             InspectError: there is nothing to show yet, or the journal is damaged there.
         """
 
-    def story(self, seq: int, moment: Moment) -> Story | None:
-        """A sequence up to a moment; None where it does not live then."""
+    def story(self, seq: int, moment: Moment, now_t: int = 0) -> Story | None:
+        """A sequence up to a moment, or, where nothing happens after it until `now_t`, up to that; None where it does
+        not live then."""
 
     def at_step(self, step: int) -> Moment:
         """The end of the frame in which a step was planned; the nearest where there is no such step."""

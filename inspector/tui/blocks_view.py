@@ -69,6 +69,7 @@ class BlocksView(Vertical):
             self._blocks = BlockMap(view.keyframe)
         self._view = view
         if self._blocks is not None:
+            self._blocks.now_t = view.now_t
             self._canvas.show(self._blocks, self._owned())
             self._describe()
 

@@ -71,7 +71,7 @@ class DetailHead(Widget):
 
     def _facts(self, view: View, s: SequenceSnapshot) -> Iterable[Text]:
         reason = s.wait_reason or s.reason
-        age = duration(max(0, view.keyframe.t - s.status_t))
+        age = duration(max(0, view.now_t - s.status_t))
         yield Text.assemble(
             (f"seq {s.seq} ", self._style("title")), f"of {_safe(s.request)} · ",
             (s.status, self._style(s.status.lower())), f" ({reason}) for {age} · {s.phase} · prio {s.priority}",

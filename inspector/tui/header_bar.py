@@ -16,7 +16,6 @@ from ..view import SourceStatus, View
 from .columns import fitted
 
 WIDE = 21  # cells of a figure from which on it has its full name
-IDLE_S = 2.0  # without a new event, from when on nothing is said to happen
 
 
 class HeaderBar(Widget):
@@ -52,7 +51,6 @@ class HeaderBar(Widget):
         self._view: View | None = None
         self._status = SourceStatus("connecting", time.time())
         self._frozen = False
-        self._changed = time.monotonic()
 
     def show(self, view: View | None, status: SourceStatus, frozen: bool) -> None:
         """Take what there is.
@@ -62,8 +60,6 @@ class HeaderBar(Widget):
             status: of the source now.
             frozen: whether the moment stays.
         """
-        if view is not None and (self._view is None or self._view.moment != view.moment):
-            self._changed = time.monotonic()
         self._view, self._status, self._frozen = view, status, frozen
         self.refresh()
 
@@ -94,8 +90,7 @@ class HeaderBar(Widget):
         width = self.size.width
         lines = [self._first(width)]
         if self._view is not None:
-            idle = self._view.is_live and time.monotonic() - self._changed > IDLE_S
-            shown = figures(self._view, idle)
+            shown = figures(self._view)
             cell = max(8, (width - 2) // len(shown))
             lines += self._figures(shown, cell)
         elif self._status.message:
@@ -130,9 +125,9 @@ class HeaderBar(Widget):
         return [
             ("", fitted(model, 24).rstrip()),
             ("step", f"{keyframe.step:,}"),
-            ("", clock(keyframe.t, offset, 3)),
+            ("", clock(view.now_t, offset, 3)),
             ("run", keyframe.started.run_id.rpartition("-")[2][:12]),
-            ("up", duration(keyframe.t - keyframe.started.t)),
+            ("up", duration(view.now_t - keyframe.started.t)),
             ("", self._title),
         ]
 

@@ -170,7 +170,7 @@ class LookScreen(Screen[None]):
         was, self._view = self._view, seen.view
         if was is None:
             self._show_view(self._active)
-        elif was.moment != seen.view.moment or self._active == "detail":
+        elif (was.moment, was.now_t) != (seen.view.moment, seen.view.now_t) or self._active == "detail":
             self._show_on(self.active, seen)
 
     def _show_on(self, view: AnyView, seen: Seen) -> None:

@@ -135,4 +135,4 @@ class TimeTravel:
             if turns == self._turns:
                 self.moment = moment
         view = self._source.view(moment)
-        return Seen(view, None if seq is None else self._source.story(seq, view.moment))
+        return Seen(view, None if seq is None else self._source.story(seq, view.moment, view.now_t))

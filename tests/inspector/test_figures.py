@@ -10,9 +10,11 @@ import pytest
 from nanolens.inspector.figures import figures, groups, sparkline, tokens_per_second
 from views import view_of_fake_run
 
+SECOND = 1_000_000_000
 
-def named(name: str, **changes: bool) -> str:
-    return next(figure.value for figure in figures(view_of_fake_run(), **changes) if figure.name == name)
+
+def named(name: str) -> str:
+    return next(figure.value for figure in figures(view_of_fake_run()) if figure.name == name)
 
 
 def test_values_are_those_of_the_keyframe() -> None:
@@ -31,8 +33,8 @@ def test_few_free_blocks_worry() -> None:
     assert not figures(replace(view, keyframe=roomy))[0].worry
 
 
-def test_tokens_per_second_counts_from_the_first_step_on() -> None:
-    view = view_of_fake_run()
+def test_tokens_per_second_counts_from_the_first_step_on_where_nothing_before_is_known() -> None:
+    view = replace(view_of_fake_run(), events=[])
     done = [step.finished for step in view.steps if step.finished]
     begin = done[0].t - view.steps[0].interval_ns
     expected = sum(each.num_sampled for each in done) * 1e9 / (view.keyframe.t - begin)
@@ -45,8 +47,21 @@ def test_tokens_per_second_forgets_what_is_long_ago() -> None:
     assert tokens_per_second(replace(view, keyframe=later)) == 0
 
 
-def test_an_idle_engine_makes_no_tokens() -> None:
-    assert named("tokens/s", idle=True) == "0.0"
+def test_an_engine_that_is_silent_makes_no_tokens() -> None:
+    assert tokens_per_second(replace(view_of_fake_run(), later_ns=6 * SECOND)) == 0
+
+
+def test_tokens_per_second_counts_the_silence_before_a_step_too() -> None:
+    view = view_of_fake_run()
+    steps = [step for step in view.steps if step.finished is not None]
+    last = steps[-1].finished
+    assert last is not None
+    later = replace(steps[-1], finished=msgspec.structs.replace(last, t=last.t + 60 * SECOND))
+    now = msgspec.structs.replace(view.keyframe, t=view.keyframe.t + 60 * SECOND)
+    expected = pytest.approx(last.num_sampled / 5)
+    assert tokens_per_second(replace(view, keyframe=now, steps=[*steps[:-1], later])) == expected
+    paused = replace(view.events[0], t=now.t - 35 * SECOND)  # all that an inspector which came later knows
+    assert tokens_per_second(replace(view, keyframe=now, steps=[later], events=[paused])) == expected
 
 
 @pytest.mark.parametrize("width", [1, 5, 7, 27, 28, 100])

@@ -9,11 +9,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from journals import busy_engine, marks, writer_of
+from made_views import keyframe
 from nanolens.errors import InspectError
+from nanolens.inspector.once import as_json
+from nanolens.inspector.sequence_rows import sequence_rows
+from nanolens.inspector.sources.follow import silence
 from nanolens.inspector.sources.journal_source import JournalSource
+from nanolens.inspector.view import SourceStatus
 from nanolens.telemetry.differences import keyframe_differences
 from nanolens.telemetry.events import EngineStarted, JournalDropped, Keyframe
 from nanolens.telemetry.frames import MAGIC, segment_path
@@ -145,6 +151,47 @@ def test_after_a_gap_the_state_holds_again_from_the_next_keyframe(tmp_path: Path
     assert source.view().keyframe == before.keyframe  # the last one that was known
     source.close()
     writer.close()
+
+
+def test_ages_go_on_while_an_engine_that_lives_is_silent(tmp_path: Path) -> None:
+    engine = busy_engine(tmp_path)
+    engine.add([1, 2, 3])
+    engine.step()
+    source = opened(tmp_path)
+    first = source.view()
+    until(lambda: source.view().now_t >= first.now_t + 50_000_000, "later")
+    later = source.view()
+    assert later.keyframe == first.keyframe and later.moment == first.moment
+    wall = time.time_ns() - later.keyframe.started.wall_offset_ns
+    assert later.keyframe.t < later.now_t <= wall
+    ages, before = ({row.seq: row.age_ns for row in sequence_rows(view)} for view in (later, first))
+    assert {ages[seq] - before[seq] for seq in before} == {later.now_t - first.now_t}
+    told = as_json(later, "")
+    assert told["uptime_s"] == (later.now_t - later.keyframe.started.t) / 1_000_000_000
+    assert told["t"] == (later.now_t + later.keyframe.started.wall_offset_ns) / 1_000_000_000
+    seq = later.keyframe.sequences[0].seq
+    story = source.story(seq, later.moment, later.now_t)
+    assert story is not None and story.stays[-1].end_t == later.now_t
+    assert sum(story.parts.values()) == later.now_t - story.stays[0].begin_t
+    past = source.view(later.moment)
+    assert past.now_t == past.keyframe.t
+    source.close()
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (SourceStatus("stale", 1_000.0), 7_000_000_000),  # as of its last sign
+        (SourceStatus("stale", 900.0), 0),
+        (SourceStatus("dead", 1_000.0), 0),
+        (SourceStatus("ended", 1_000.0), 0),
+    ],
+)
+def test_nothing_is_known_of_an_engine_that_can_not_be_heard(status: SourceStatus, expected: int) -> None:
+    state = keyframe([])
+    started = msgspec.structs.replace(state.started, wall_offset_ns=992_000_000_000)
+    assert silence(msgspec.structs.replace(state, t=1_000_000_000, started=started), status) == expected
 
 
 def test_events_are_found_and_told_as_the_journal_has_them(tmp_path: Path) -> None:

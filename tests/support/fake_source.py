@@ -107,7 +107,7 @@ class FakeSource:
             self._views[at] = replace(view_of_fake_run(at), moment=Moment(at, 0, 0))
         return self.change(replace(self._views[at], is_live=moment is None, status=self.status_now))
 
-    def story(self, seq: int, moment: Moment) -> Story | None:
+    def story(self, seq: int, moment: Moment, now_t: int = 0) -> Story | None:
         self.asked.append(("story", seq))
         return story_of(seq, moment.segment)
 
