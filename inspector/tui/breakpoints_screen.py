@@ -20,7 +20,7 @@ from .prompt_line import PromptLine
 from .steering import Act, Steering
 
 EXAMPLES = "on=preempted, free<10, on=status to=PAUSED seq=17"
-KEYS = "a pause the engine at …   A pause the sequence at …   d delete   esc close"
+KEYS = "a pause engine at …  A pause sequence at …  d delete  esc close"
 
 
 class BreakpointsScreen(ModalScreen[None]):
@@ -37,6 +37,7 @@ class BreakpointsScreen(ModalScreen[None]):
         + """
     BreakpointsScreen > Vertical { width: 84; }
     BreakpointsScreen OptionList { height: auto; max-height: 14; border: none; background: $surface; padding: 0; }
+    BreakpointsScreen OptionList:focus { border: none; background-tint: $foreground 0%; }
     BreakpointsScreen PromptLine { margin-top: 1; }
     """
     )

@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, TypeVar
 from rich.cells import cell_len, set_cell_size
 
 Row = TypeVar("Row")
+ID_CELLS = 44  # that the ids of requests which servers make fit into
 Tone = Literal["", "good", "warn", "bad", "dim", "accent", "note"]
 
 
@@ -24,6 +25,7 @@ class Column(Generic[Row]):
         tone: colour of its text by meaning: good, warn, bad, dim, accent, note; "" for the usual one.
         key: by what rows are sorted; None: by the text. Rows whose key is None come last, either way.
         grow: its share of the width that all columns leave free.
+        most: cells that it takes at most.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Column(Generic[Row]):
     tone: Callable[[Row], Tone] | None = None
     key: Callable[[Row], Any] | None = None
     grow: int = 0
+    most: int = 10_000
 
 
 def fitted(text: str, width: int, align: str = "left") -> str:
@@ -52,7 +55,10 @@ def widths_of(columns: Sequence[Column[Row]], available: int) -> list[int]:
     spare = available - sum(widths) - len(widths)
     if not shares or spare <= 0:
         return widths
-    return [width + spare * column.grow // shares for width, column in zip(widths, columns, strict=True)]
+    return [
+        min(width + spare * column.grow // shares, max(width, column.most))
+        for width, column in zip(widths, columns, strict=True)
+    ]
 
 
 def in_order(

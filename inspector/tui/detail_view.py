@@ -57,12 +57,12 @@ def _status_tone(row: StayRow) -> Tone:
 BLOCK_COLUMNS: list[Column[BlockRow]] = [
     Column("logical", lambda row: str(row.logical), 8, "right", key=lambda row: row.logical),
     Column("place", lambda row: row.residency, 6, tone=_place_tone),
-    Column("physical", lambda row: str(row.place), 9, "right", _place_tone, lambda row: row.place),
-    Column("computed", lambda row: f"{row.computed}/{row.size}", 9, "right", key=lambda row: row.computed),
+    Column("physical", lambda row: str(row.place), 8, "right", _place_tone, lambda row: row.place),
+    Column("computed", lambda row: f"{row.computed}/{row.size}", 8, "right", key=lambda row: row.computed),
     Column("refs", lambda row: str(row.references), 5, "right", _place_tone, lambda row: row.references),
-    Column("filled by", lambda row: "-" if row.filled_by is None else str(row.filled_by), 10, "right",
+    Column("filled by", lambda row: "-" if row.filled_by is None else str(row.filled_by), 9, "right",
            key=lambda row: row.filled_by),
-    Column("shared with", _sharers, 12, grow=1),
+    Column("shared with", _sharers, 11, grow=1),
     Column("hash", lambda row: row.hash or "-", 16, tone=lambda row: "dim"),
 ]  # fmt: skip
 STAY_COLUMNS: list[Column[StayRow]] = [

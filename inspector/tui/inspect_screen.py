@@ -58,7 +58,11 @@ class InspectScreen(LookScreen):
     def __init__(self, source: Source, interval: float) -> None:
         super().__init__(source, interval)
         self._steering = Steering(self, source, self._steered)
-        self._count_view = self._active  # that was shown when the count began
+        self._count_view, self._count_before = self._active, self._before  # that were shown when the count began
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that come between the asking for a line and its focus are meant for the line, and do nothing else."""
+        return not self._prompt.is_asking or self._prompt.has_focus_within
 
     # Views
 
@@ -70,20 +74,25 @@ class InspectScreen(LookScreen):
         self._count = (self._count + digit)[-6:] if goes_on else digit
         self._count_until = now + (COUNT_S if is_key else LONG_COUNT_S)
         if not goes_on:
-            self._count_view = was
+            self._count_view, self._count_before = was, self._before
         if is_key:
             self.action_show_view(VIEWS[number - 1][0])
-        elif self._active != self._count_view:
-            self._show_view(self._count_view)
+        else:
+            self._take_view_back()
         self._paint()
+
+    def _take_view_back(self) -> None:
+        """Show what was shown before a digit of the count showed another view; esc leads where it led then."""
+        if self._active != self._count_view:
+            self._show_view(self._count_view)
+            self._before = self._count_before
 
     def _take_count(self) -> int:
         """The count that was typed, or 1. Typing it may have shown another view: that is taken back."""
         count = 1
         if self._count and self.now() < self._count_until:
             count = max(1, int(self._count))
-            if self._active != self._count_view:
-                self._show_view(self._count_view)
+            self._take_view_back()
         self._count = ""
         return count
 

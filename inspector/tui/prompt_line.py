@@ -9,6 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.widget import Widget
 from textual.widgets import Input, Static
 
 Take = Callable[[str], str]
@@ -37,6 +38,7 @@ class PromptLine(Vertical):
         self._take: Take = lambda text: ""
         self._change: Take | None = None
         self._was = ""
+        self._focused: Widget | None = None  # before the question
         self.is_asking = False
 
     def compose(self) -> ComposeResult:
@@ -56,6 +58,8 @@ class PromptLine(Vertical):
             take: gets the line on enter; what it answers is wrong with it, and "" ends the question.
             change: gets the line whenever it changes, and the first text again if the question is given up.
         """
+        if not self.is_asking:
+            self._focused = self.screen.focused
         self._take, self._change, self._was, self.is_asking = take, change, text, True
         self.add_class("-asking")
         self.query_one(".prompt--label", Static).update(label)
@@ -97,4 +101,5 @@ class PromptLine(Vertical):
         self.is_asking = False
         self.remove_class("-asking")
         if self.query_one(Input).has_focus:
-            self.screen.set_focus(None)
+            back = self._focused
+            self.screen.set_focus(back if back is not None and back.is_attached and back.focusable else None)

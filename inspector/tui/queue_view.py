@@ -18,7 +18,7 @@ from ..filters import Field, Filter, parse_filter
 from ..queue_rows import WORDS, Holder, QueueRow, head_wait, holders, queue_rows
 from ..units import duration
 from ..view import View
-from .columns import Column, Tone
+from .columns import ID_CELLS, Column, Tone
 from .live_table import LiveTable
 from .messages import SequenceChosen
 
@@ -50,7 +50,7 @@ def _tone_of_reason(row: QueueRow) -> Tone:
 QUEUE_COLUMNS: list[Column[QueueRow]] = [
     Column("#", lambda row: str(row.place), 4, "right", key=lambda row: row.place),
     Column("seq", lambda row: str(row.seq), 6, "right", key=lambda row: row.seq),
-    Column("request", lambda row: row.request, 12, grow=1),
+    Column("request", lambda row: row.request, 12, grow=1, most=ID_CELLS),
     Column("wait reason", lambda row: row.reason or "not planned yet", 15, tone=_tone_of_reason),
     Column("waits", lambda row: duration(row.waited_ns), 6, "right", key=lambda row: row.waited_ns),
     Column("prio", lambda row: str(row.priority), 4, "right", key=lambda row: row.priority),
@@ -63,7 +63,7 @@ QUEUE_COLUMNS: list[Column[QueueRow]] = [
 ]
 HOLDER_COLUMNS: list[Column[Holder]] = [
     Column("seq", lambda row: str(row.seq), 6, "right", key=lambda row: row.seq),
-    Column("request", lambda row: row.request, 12, grow=1),
+    Column("request", lambda row: row.request, 12, grow=1, most=ID_CELLS),
     Column("state", lambda row: row.status, 8),
     Column("phase", lambda row: row.phase, 7),
     Column("prio", lambda row: str(row.priority), 4, "right", key=lambda row: row.priority),

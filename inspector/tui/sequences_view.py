@@ -12,7 +12,7 @@ from ..filters import Filter, parse_filter
 from ..sequence_rows import FIELDS, STATES, SequenceRow, sequence_rows, sequence_table
 from ..units import duration
 from ..view import View
-from .columns import Column, Tone
+from .columns import ID_CELLS, Column, Tone
 from .live_table import LiveTable
 from .messages import SequenceChosen
 
@@ -33,7 +33,7 @@ def _place_tone(row: SequenceRow) -> Tone:
 
 COLUMNS: list[Column[SequenceRow]] = [
     Column("id", lambda row: str(row.seq), 6, "right", key=lambda row: row.seq),
-    Column("request", lambda row: row.request, 14, grow=1),
+    Column("request", lambda row: row.request, 14, grow=1, most=ID_CELLS),
     Column("state", lambda row: row.state, 8, tone=_state_tone),
     Column("phase", lambda row: row.phase, 7),
     Column("wait reason", lambda row: row.reason, 15, tone=_reason_tone),

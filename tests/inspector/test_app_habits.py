@@ -148,3 +148,25 @@ def test_no_color_leaves_greys_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(colours()) > 3
     monkeypatch.setenv("NO_COLOR", "1")
     assert colours() <= {"c5c8c6"}  # of the picture itself, without a style
+
+
+def test_enter_after_a_filter_opens_the_sequence_that_it_left() -> None:
+    async def scenario(driver: Driver) -> None:
+        await driver.press("slash")
+        await driver.type("alike")
+        await driver.press("enter", "enter")
+        await driver.until(lambda: ("story", 4) in driver.source.asked)
+
+    drive(scenario)
+
+
+def test_escape_after_a_count_that_showed_another_view_goes_where_it_would_have_gone() -> None:
+    async def scenario(driver: Driver) -> None:
+        await driver.press("enter")
+        await driver.until(lambda: driver.view == "detail")
+        await driver.press("3", "0", "left_square_bracket")
+        await driver.until(lambda: ("move", -30) in driver.source.asked)
+        await driver.press("escape")
+        assert driver.view == "sequences"
+
+    drive(scenario)
