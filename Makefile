@@ -3,7 +3,7 @@
 
 export PYTHONSAFEPATH := 1
 .DEFAULT_GOAL := help
-.PHONY: help venv demo serve test check lint types bench clean
+.PHONY: help venv demo inspect serve test check lint types bench clean
 
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(firstword $(shell for p in python3 python3.12 python3.11 python3.13; do \
@@ -26,6 +26,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY) ## a real model answers eight questions, with each sequence's life read back from the journal
 	$(BIN)/python -P -m nanolens.benchmarks.demo $(ARGS)
+
+inspect: $(READY) ## nano-inspect on a small engine under load, or on what ARGS names; ? shows its keys
+	$(BIN)/nano-inspect $(or $(ARGS),--demo)
 
 serve: $(READY) ## the embedded model over HTTP, with OpenAI's API, on port 8000; flags in ARGS
 	$(BIN)/nano-serve smollm2 $(ARGS)

@@ -41,6 +41,7 @@ SLOW_FILES = (
     "kernels/test_triton_*", "kernels/test_prefill_attention*", "telemetry/test_exporter*", "telemetry/test_*kill*",
     "telemetry/test_state_of_pauses_and_swaps.py", "telemetry/test_spans_hold.py", "inspector/test_export_cli.py",
     "inspector/test_sources_*", "inspector/test_control.py", "inspector/test_discover.py",
+    "inspector/test_terminal.py", "inspector/test_browser.py",
     "inspector/test_perfetto.py", "inspector/test_perfetto_ui.py",
 )  # fmt: skip
 

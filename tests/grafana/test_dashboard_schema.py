@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from nanolens.grafana.generate import FOLDER
+from npm_packages import installed
 
 PACKAGES = ("@grafana/schema@13.2.3", "typescript@7.0.2")
 TYPES = Path(__file__).parent / "dashboard_types.ts"
@@ -31,7 +29,7 @@ def check(
 ) -> Check:
     """`check(boards)` gives what the compiler says of them: "" for valid ones."""
     node = require("node")
-    packages = installed(require("npm"), lacks)
+    packages = installed(PACKAGES, require("npm"), lacks)
     folder = tmp_path_factory.mktemp("schema")
     (folder / "node_modules").symlink_to(packages / "node_modules")
 
@@ -44,28 +42,6 @@ def check(
         return done.stdout + done.stderr
 
     return compile_all
-
-
-def installed(npm: str, lacks: Callable[[str], NoReturn]) -> Path:
-    """The folder of the pinned npm packages, in the user's cache, installed once."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanolens"
-    final = cache / "-".join(["npm", *(package.replace("/", "-").replace("@", "") for package in PACKAGES)])
-    if not final.is_dir():
-        cache.mkdir(parents=True, exist_ok=True)
-        making = Path(tempfile.mkdtemp(dir=cache))
-        try:
-            flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--prefix", str(making)]
-            command = [npm, "install", *flags, *PACKAGES]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=making)
-            if done.returncode:
-                lacks(f"npm packages {', '.join(PACKAGES)} (npm says {done.stderr.strip()[-300:]})")
-            try:
-                making.rename(final)
-            except OSError:
-                assert final.is_dir()  # another run was faster
-        finally:
-            shutil.rmtree(making, ignore_errors=True)
-    return final
 
 
 def boards() -> list[Any]:
