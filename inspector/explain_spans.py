@@ -260,28 +260,26 @@ def _blocks(children: list[_Span]) -> int:
 
 
 def _spans(path: str) -> Iterator[_Span]:
-    lines = _lines(path)
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            message = msgspec.json.decode(line)
-            for resource in message["resourceSpans"]:
-                for scope in resource["scopeSpans"]:
-                    for span in scope["spans"]:
-                        yield _span(span)
-        except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-            if number == len(lines) and number > 1 and isinstance(error, msgspec.DecodeError):
-                return  # half a line, as a kill leaves it
-            raise JournalError(f"{path}, line {number}: no spans in OTLP's JSON; give what nano-trace export --file "
-                               "wrote") from error  # fmt: skip
-
-
-def _lines(path: str) -> list[bytes]:
     try:
-        return Path(path).read_bytes().splitlines()
+        with Path(path).open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield from _spans_of_line(line, f"{path}, line {number}", number > 1 and not line.endswith(b"\n"))
     except OSError as error:
         raise JournalError(f"{path}: can't be read ({error.strerror})") from error
+
+
+def _spans_of_line(line: bytes, place: str, may_be_half: bool) -> list[_Span]:
+    """The spans of a line; none where it is half a line, as a kill leaves it."""
+    try:
+        message = msgspec.json.decode(line)
+        scopes = [scope for resource in message["resourceSpans"] for scope in resource["scopeSpans"]]
+        return [_span(span) for scope in scopes for span in scope["spans"]]
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        if may_be_half and isinstance(error, msgspec.DecodeError):
+            return []
+        wanted = "give what nano-trace export --file wrote"
+        raise JournalError(f"{place}: no spans in OTLP's JSON; {wanted}") from error
 
 
 def _span(span: Mapping[str, Any]) -> _Span:

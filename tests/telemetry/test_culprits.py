@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,3 +164,9 @@ def test_heads_of_the_queue_follow_each_other_without_gaps() -> None:
 def test_intervals_are_clipped_and_joined() -> None:
     assert clip([(0, 5), (7, 9), (20, 30)], 3, 25) == [(3, 5), (7, 9), (20, 25)]
     assert joined([(0, 5), (5, 7), (9, 10)]) == [(0, 7), (9, 10)]
+
+
+def test_the_documentation_tells_of_each_part_that_has_culprits() -> None:
+    lines = (Path(__file__).parents[2] / "docs" / "explain.md").read_text(encoding="utf-8").splitlines()
+    documented = {line.split("`")[1] for line in lines if line.startswith("| `")}
+    assert documented == set(PARTS) - {"own_decode"}
