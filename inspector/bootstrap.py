@@ -1,6 +1,7 @@
 """How far statistics of two samples differ, and how sure that is: the percentile bootstrap. Knows only numbers.
 
-Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapters 13 (percentile interval) and 16.
+Sources: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapters 13 (percentile interval) and 16; batch
+means of correlated values: Law, Simulation Modeling and Analysis, section 9.5.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ Floats = NDArray[np.float64]
 STATISTICS = ("mean", "p50", "p99")
 RESAMPLES = 2_000
 LEVEL = 0.95
-BEYOND = 5  # values that must lie beyond a quantile, in both samples, before it is judged
+LEAST = 5  # independent values of both samples, beyond the quantile where it is one, for a judgement
 _QUANTILES = {"p50": 0.5, "p99": 0.99}
+_BATCHES = (10, 5)  # long ones, beside short ones that are as many as they are long
 _CELLS = 1 << 22  # of one batch of resamples
 
 
@@ -59,7 +61,7 @@ def differences(a: Floats, b: Floats, seed: int = 0, resamples: int = RESAMPLES)
     where nothing did.
 
     Args:
-        a: [n, columns], NaN where a row has no value.
+        a: [n, columns], in order of arrival, NaN where a row has no value.
         b: [m, columns].
         seed: of the resamples.
         resamples: how many.
@@ -79,7 +81,7 @@ def _judge(name: str, a: Floats, b: Floats, deltas: Floats, critical: float) -> 
     tail = 100 * (1 - LEVEL) / 2
     low, high = (float(value) for value in np.percentile(deltas, (tail, 100 - tail)))
     at_a, at_b = _value(a, name), _value(b, name)
-    judged = _enough(len(a), name) and _enough(len(b), name)
+    judged = _enough(a, name) and _enough(b, name)
     sure = not low <= 0.0 <= high and abs(at_b - at_a) > critical * float(deltas.std())
     return Difference(at_a, at_b, low, high, judged and sure, judged)
 
@@ -92,16 +94,33 @@ def _resampled(rows: Floats, rng: np.random.Generator, resamples: int) -> list[d
     """
     means, found = _means(rows, rng, resamples), []
     for column in range(rows.shape[1]):
-        ordered = np.sort(_present(rows[:, column]))
-        count, named = len(ordered), {}
+        values = _present(rows[:, column])
+        ordered, count, named = np.sort(values), len(values), {}
         if count:
-            named["mean"] = means[:, column]
+            usual = float(values.mean())
+            named["mean"] = usual + math.sqrt(_likeness(values)) * (means[:, column] - usual)
             for name, q in _QUANTILES.items():
                 k = _rank(count, q)
-                place = (count * rng.beta(k, count - k + 1, resamples)).astype(np.int64)
+                alike = _likeness(_up_to(ordered[k - 1], values))
+                place = (count * rng.beta(k / alike, (count - k + 1) / alike, resamples)).astype(np.int64)
                 named[name] = ordered[np.minimum(place, count - 1)]
         found.append(named)
     return found
+
+
+def _likeness(values: Floats) -> float:
+    """How many values that follow each other tell as much as one that is independent; at least 1.
+
+    Requests that meet in a queue wait alike, and drawing each by itself would take them for more than they are. The
+    variance of means of batches, against what it would be for independent values, says by how much.
+    """
+    alone, most = float(values.var()), 1.0
+    for count in (max(2, math.isqrt(len(values))), *_BATCHES):
+        size = len(values) // count
+        if size > 1 and alone > 0:
+            batches = values[: count * size].reshape(count, size).mean(axis=1)
+            most = max(most, size * float(batches.var(ddof=1)) / alone)
+    return most
 
 
 def _means(rows: Floats, rng: np.random.Generator, resamples: int) -> Floats:
@@ -142,8 +161,18 @@ def _value(values: Floats, name: str) -> float:
     return float(values.mean()) if name == "mean" else quantile(values, _QUANTILES[name])
 
 
-def _enough(count: int, name: str) -> bool:
-    return count - _rank(count, _QUANTILES[name]) >= BEYOND if name in _QUANTILES else count >= BEYOND
+def _enough(values: Floats, name: str) -> bool:
+    """Whether there are values enough to judge a statistic, after those that tell the same are put together."""
+    count = len(values)
+    if name == "mean":
+        return count / _likeness(values) >= LEAST
+    k = _rank(count, _QUANTILES[name])
+    return (count - k) / _likeness(_up_to(np.sort(values)[k - 1], values)) >= LEAST
+
+
+def _up_to(limit: float, values: Floats) -> Floats:
+    """1 where a value does not exceed the limit, else 0."""
+    return (values <= limit).astype(np.float64)
 
 
 def _rank(count: int, q: float) -> int:

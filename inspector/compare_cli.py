@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from .describe import plural
-from .trace_text import BOLD, DIM, GREEN, RED, Paint, change, fold, safe, time, width
+from .trace_text import BOLD, DIM, GREEN, RED, Paint, change, cost_words, fold, safe, time, width
 
 if TYPE_CHECKING:
     from .bootstrap import Difference
@@ -18,8 +18,9 @@ Two runs beside each other: time from arrival to end (e2e), to the first token (
 request's mean), and the parts of these, in the mean, the median and the 99th percentile, over the requests that have
 ended. The interval is where B - A lies in 95% of 2,000 samples drawn again from the requests (percentile bootstrap).
 
-A line is marked as changed where B - A is more than chance makes of all lines together. A p50 or p99 with fewer than
-five requests beyond it is not judged."""
+A line is marked as changed where B - A is more than chance makes of all lines together. Requests that followed each
+other and waited alike count as fewer than they are; a line with fewer than five independent ones, or fewer than five
+beyond its p50 or p99, is marked as few and is not judged."""
 
 
 def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -90,7 +91,7 @@ def verdict(c: Comparison) -> str:
             f"({change(mean.delta)}, {change(mean.low)} to {change(mean.high)})."
         )
     elif not mean.judged:
-        return "There are too few requests to tell whether anything changed."
+        first = f"There are too few requests, or they are too much alike, to tell whether {c.by} changed."
     else:
         first = f"No change of {c.by} can be told from chance: {time(mean.a)} and {time(mean.b)} in the mean."
     changed = c.changed
@@ -99,17 +100,18 @@ def verdict(c: Comparison) -> str:
         return f"{first} What changed: {parts}."
     others = [f"{name} {statistic}" for name, named in c.measures.items() for statistic, d in named.items()
               if d.changed and (name, statistic) != (c.by, "mean")]  # fmt: skip
-    return f"{first} No part changed" + (f", but {', '.join(others)} did." if others else ".")
+    if others:
+        return f"{first} No part's mean changed, but {', '.join(others)} did."
+    return f"{first} No part changed." if mean.judged else first
 
 
 def _side(name: str, side: Side) -> str:
     live = f" ({side.live} more have not ended)" if side.live else ""
     notes = "".join(f"; {note}" for note in side.reading.notes)
-    error = side.reading.latency.model.median_error
     return (
         f"{name}  run {side.reading.run}: {plural(len(side.table), 'request')}{live}, in the mean "
         f"{side.table.prompt_tokens.mean():.0f} prompt and {side.table.output_tokens.mean():.0f} output tokens; "
-        f"a step's cost is known to {error:.0%}{notes}"
+        f"{cost_words(side.reading.latency.model)}{notes}"
     )
 
 

@@ -10,6 +10,7 @@ from ..telemetry.latency import Breakdown, Latency
 
 MOST_REQUESTS = 200  # that are worth the time to look at
 MOST_CULPRITS = 3  # of a part
+LEAST_SHARE = 0.01  # of a part, below which a culprit is not named
 _COUNTED_TWICE = "head"  # this kind's time is also that of those whom the head waited for
 
 
@@ -57,9 +58,16 @@ def tail_culprits(
                     same = groups.setdefault((culprit.kind, culprit.request), [])
                     same.append((culprit.weight_ns, culprit.words))
         ranked = sorted(groups.items(), key=lambda item: -sum(weight for weight, _ in item[1]))
-        for (kind, request), same in ranked[:MOST_CULPRITS]:
-            weight = sum(weight for weight, _ in same)
-            found.append(
-                TailCulprit(part, kind, request, weight, weight / whole if whole else 0.0, len(same), max(same)[1])
-            )
+        named = [_named(part, kind, request, same, whole) for (kind, request), same in ranked]
+        large = [culprit for culprit in named[:MOST_CULPRITS] if culprit.share >= LEAST_SHARE]
+        if not large and named:
+            words = f"{len(named)} of them, none with more than {named[0].share:.1%}"
+            weight = sum(culprit.weight_ns for culprit in named)
+            large = [TailCulprit(part, f"{named[0].kind}s", "", weight, weight / whole, len(slowest), words)]
+        found += large
     return found
+
+
+def _named(part: str, kind: str, request: str, same: list[tuple[int, str]], whole: int) -> TailCulprit:
+    weight = sum(weight for weight, _ in same)
+    return TailCulprit(part, kind, request, weight, weight / whole if whole else 0.0, len(same), max(same)[1])

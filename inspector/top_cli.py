@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from .describe import plural
-from .trace_text import BOLD, DIM, YELLOW, Paint, bar, change, fold, safe, time, width
+from .trace_text import BOLD, DIM, YELLOW, Paint, bar, change, cost_words, fold, safe, time, width
 from .units import share
 
 if TYPE_CHECKING:
@@ -103,12 +103,12 @@ def verdict(report: TailReport) -> str:
 
 def _lines(top: Top) -> list[str]:
     paint, columns, report = Paint(), width(), top.report
-    error = top.reading.latency.model.median_error
     notes = "".join(f"; {note}" for note in top.reading.notes)
     head = (
         f"run {top.reading.run}: {plural(report.requests, 'request')}"
         + (f" ({top.live} more have not ended)" if top.live else "")
-        + f", {report.by} p50 {time(report.p50)}, p99 {time(report.p99)}; a step's cost is known to {error:.0%}{notes}"
+        + f", {report.by} p50 {time(report.p50)}, p99 {time(report.p99)}; "
+        + f"{cost_words(top.reading.latency.model)}{notes}"
     )
     lines = [fold(head, columns, "  "), ""]
     lines += [paint(line, BOLD) for line in fold(verdict(report), columns).splitlines()]

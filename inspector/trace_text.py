@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from typing import TYPE_CHECKING
 
 from .units import duration
+
+if TYPE_CHECKING:
+    from ..telemetry.step_costs import StepCostModel
 
 BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
 NARROWEST = 80
@@ -45,6 +49,13 @@ def bar(value: float, largest: float, columns: int) -> str:
         return ""
     eighths = max(1, round(min(1.0, value / largest) * columns * 8))
     return "█" * (eighths // 8) + (_BAR[eighths % 8] if eighths % 8 else "")
+
+
+def cost_words(model: StepCostModel) -> str:
+    """How far the division of shared steps can be trusted."""
+    if not model.num_steps:
+        return "no step's time on the device was measured"
+    return f"a step's cost is known to {model.median_error:.0%}"
 
 
 def fold(text: str, columns: int, indent: str = "") -> str:

@@ -28,6 +28,27 @@ def test_samples_of_one_population_seldom_show_a_change() -> None:
     assert wrong <= 4
 
 
+def queue(seed: int, requests: int = 400, load: float = 0.8) -> np.ndarray:
+    """[requests, 2]: waits and times of requests that are served one after another; neighbours wait alike."""
+    rng = np.random.default_rng(seed)
+    served, gaps = rng.exponential(1, requests), rng.exponential(1 / load, requests)
+    waits = np.zeros(requests)
+    for i in range(1, requests):
+        waits[i] = max(0.0, waits[i - 1] + served[i - 1] - gaps[i])
+    return np.column_stack([waits, waits + served])
+
+
+def test_requests_that_wait_alike_do_not_count_as_many() -> None:
+    """Two runs of one queue differ by whole busy periods: as independent ones most would show a change."""
+    wrong = sum(bool(changed(differences(queue(2 * i), queue(2 * i + 1), resamples=500))) for i in range(20))
+    assert wrong <= 2
+
+
+def test_a_change_in_a_queue_is_found_nevertheless() -> None:
+    found = changed(differences(queue(1, 2000, load=0.4), queue(2, 2000, load=0.8)))
+    assert (0, "mean") in found
+
+
 def test_a_planted_shift_of_one_column_is_found_there_alone() -> None:
     a, b = sample(1), sample(2)
     b[:, 1] += 0.5

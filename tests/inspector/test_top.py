@@ -14,7 +14,10 @@ import pytest
 from journals import busy_engine, stopped, writer_of
 from nanolens.inspector.latency_reading import read_latency
 from nanolens.inspector.request_table import request_table
+from nanolens.inspector.tail_culprits import tail_culprits
 from nanolens.inspector.trace_cli import main
+from nanolens.telemetry.culprit import Culprit
+from nanolens.telemetry.latency import Breakdown
 from planted_runs import MS, Planted, jittered, planted_events, planted_journal
 
 BASE = Planted()
@@ -96,6 +99,22 @@ def test_culprits_of_the_slowest_are_named(tmp_path: Path, capsys: pytest.Captur
         assert culprit["request"] in requests | {""}
         assert 0 < culprit["share"] <= 1.0 + 1e-6
     assert "culprits of the slowest 1" in said(capsys, tmp_path / "j")
+
+
+def test_many_small_culprits_are_told_of_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Finder:
+        def __init__(self, latency: object) -> None: ...
+
+        def find(self, breakdown: Breakdown, part: str, by: str) -> list[Culprit]:
+            each = breakdown.parts[part] // 400
+            return [Culprit("runner", f"r{i}", i, each, "ran") for i in range(400)]
+
+    monkeypatch.setattr("nanolens.inspector.tail_culprits.CulpritFinder", Finder)
+    latency = read_latency(planted_journal(tmp_path / "j", [BASE] * 2)).latency
+    (found,) = tail_culprits(latency, list(latency.breakdowns()), ["queue_no_blocks"])
+    assert (found.kind, found.request, found.requests) == ("runners", "", 2)
+    assert found.share == pytest.approx(1.0)
+    assert found.words == "400 of them, none with more than 0.2%"
 
 
 def test_cohorts_count_every_request_and_where_the_slowest_are(
