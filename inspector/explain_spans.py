@@ -30,7 +30,7 @@ _CAUSES = {
 _BESIDE = {  # part -> kind, words, and whether blocks count
     "queue_no_blocks": ("holder", "held {share} of the blocks that others had taken", True),
     "queue_head_of_line": ("holder", "ran meanwhile, with {share} of the blocks", True),
-    "queue_sequence_cap": ("runner", "{share} of the time in slots of the batch", False),
+    "queue_sequence_cap": ("runner", "had {share} of the places in the batch", False),
 }
 
 Value = Any  # of a span's attribute: text, number, flag or a list of these

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+US, MS, S = 1_000, 1_000_000, 1_000_000_000
 HOST_WORDS = {
     "collect": "what followed from the tokens before: callbacks, texts, the queues",
     "plan": "planning",
@@ -53,3 +54,15 @@ def merged(found: list[Culprit]) -> list[Culprit]:
         weight = sum(culprit.weight_ns for culprit in same)
         result.append(Culprit(top.kind, top.request, top.seq, weight, top.words + more, top.step))
     return result
+
+
+def time_words(ns: int) -> str:
+    """`2.31 s`, `12.3 ms`, `850 µs`."""
+    if ns >= S:
+        return f"{ns / S:.2f} s"
+    return f"{ns / MS:.1f} ms" if ns >= MS else f"{ns / US:.0f} µs"
+
+
+def count_words(count: int, noun: str) -> str:
+    """`1 block`, `2 blocks`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

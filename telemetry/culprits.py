@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from .culprit import HOST_WORDS, MISSES, Culprit, merged
+from .culprit import HOST_WORDS, MISSES, Culprit, count_words, merged, time_words
 from .culprit_lives import Interval, LifeIndex, clip, joined
 from .culprit_steps import Share, StepShares
 from .latency import Breakdown, Latency
@@ -59,7 +59,7 @@ class CulpritFinder:
             ran = self._lives.runners(intervals, track.seq)
             length = max(1, sum(end - begin for begin, end in intervals))
             slots = {seq: ns / length for seq, ns in ran.items()}
-            return self._shared("runner", slots, total, lambda share: f"{share:.0%} of the time in slots of the batch")
+            return self._shared("runner", slots, total, lambda share: f"had {share:.0%} of the places in the batch")
         if reason == "token_budget":
             return self._budget(track, intervals, total)
         return self._pauses(track, reason, total, max((end for _, end in intervals), default=0))
@@ -95,7 +95,7 @@ class CulpritFinder:
             return []
         found = self._by_shares("chunks", shares, round(total * (tokens - decodes) / tokens), "chunks of")
         if decodes:
-            found.append(Culprit("decodes", "", -1, round(total * decodes / tokens), f"{decodes} decodes"))
+            found.append(Culprit("decodes", "", -1, round(total * decodes / tokens), count_words(decodes, "decode")))
         return found
 
     def _next_step(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
@@ -136,12 +136,12 @@ class CulpritFinder:
     def _host(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
         shares = self._steps.host(self._steps.cover(self._ran(track, until)))
         whole = sum(share.amount for share in shares.values())
-        return [
-            Culprit(kind, "", -1, round(total * share.amount / whole),
-                    f"{HOST_WORDS[kind]}; the longest before step {share.worst}: {share.worst_amount / 1e6:.1f} ms",
-                    share.worst)
-            for kind, share in shares.items()
-        ]  # fmt: skip
+        found = []
+        for kind, share in shares.items():
+            longest = f"the longest before step {share.worst}: {time_words(round(share.worst_amount))}"
+            weight = round(total * share.amount / whole)
+            found.append(Culprit(kind, "", -1, weight, f"{HOST_WORDS[kind]}; {longest}", share.worst))
+        return found
 
     # Preemptions, moves, pauses
 
@@ -160,7 +160,8 @@ class CulpritFinder:
             if e.by == track.seq:
                 found += self.for_reason("no_blocks", track, joined(own), weight)
             else:
-                lost = f"{e.num_blocks} blocks and {e.num_tokens} computed tokens lost in step {e.step}"
+                tokens = count_words(e.num_tokens, "computed token")
+                lost = f"{count_words(e.num_blocks, 'block')} and {tokens} lost in step {e.step}"
                 found.append(Culprit("preemptor", self._request(e.by), e.by, weight, f"{e.cause}, {lost}", e.step))
         return merged(found)
 
@@ -172,7 +173,7 @@ class CulpritFinder:
         return merged([
             Culprit(
                 "lost", self._request(e.by) if e.by != track.seq else "", e.by, round(total * e.num_tokens / tokens),
-                f"{e.num_tokens} computed tokens lost in step {e.step} ({e.cause})", e.step,
+                f"{count_words(e.num_tokens, 'computed token')} lost in step {e.step} ({e.cause})", e.step,
             )
             for e in lost
         ])  # fmt: skip
@@ -209,7 +210,7 @@ class CulpritFinder:
         if e is None or missed <= 0:
             return []
         return [
-            Culprit("miss", "", -1, round(total * count / missed), f"{count} tokens {words}", e.step)
+            Culprit("miss", "", -1, round(total * count / missed), f"{count_words(count, 'token')} {words}", e.step)
             for name, words in MISSES
             if (count := getattr(e, name))
         ]
@@ -262,7 +263,7 @@ class CulpritFinder:
                 tokens = sum(share.tokens for share in own)
                 first, last = min(share.first for share in own), max(share.last for share in own)
                 steps = f"step {first}" if first == last else f"steps {first} to {last}"
-                words = f"{what} {tokens} tokens, {steps}"
+                words = f"{what} {count_words(tokens, 'token')}, {steps}"
                 found.append(Culprit(kind, request, seqs[0], round(total * amount / whole), words, heaviest.worst))
         return found
 

@@ -7,13 +7,13 @@ blocks. A cause other than the request's own work comes first where it takes at 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .culprit import Culprit
+from .culprit import Culprit, time_words
 from .culprits import HEAD_REASONS, CulpritFinder
 from .latency import Breakdown, Latency
 from .life_pieces import LifePiece, life_pieces
-from .verdict_words import Cause, advice, own_words, share_words, time_words, words
+from .verdict_words import Cause, advice, own_words, share_words, words
 
 OWN = ("own", "running")  # causes that are nobody else's, or are not known to be
 NOTABLE = 0.1  # of the time, for a headline that is not about the request's own work
@@ -26,6 +26,7 @@ _CAUSES = {
     "back_pressure": "back_pressure", "unknown": "unknown", "queue_head_of_line": "head_of_line",
 }  # fmt: skip
 _BEHIND = {"holder": "no_blocks", "runner": "sequence_cap", "chunks": "token_budget", "decodes": "token_budget"}
+_BESIDE = ("holder", "runner", "chunks", "prefill", "batch", "step")  # kinds that a sibling can be
 _LIMITS = {"sequence_cap": "max_num_seqs", "token_budget": "max_num_batched_tokens"}
 
 
@@ -63,7 +64,7 @@ def verdict(latency: Latency, breakdown: Breakdown, by: str = "e2e", finder: Cul
     until = breakdown.track.first_token_t if by == "ttft" else breakdown.end_t
     limits = _limits(latency)
     times = _times(parts, culprits, finder.behind_heads(breakdown.track, until))
-    behind = _culprits_of_causes(culprits)
+    behind = _culprits_of_causes(culprits, breakdown.request.request)
     causes = sorted(
         (
             Cause(name, ns, tuple(behind.get(name, ())), limits.get(name, 0), _own_words(breakdown, by))
@@ -148,8 +149,8 @@ def _times(
     return found
 
 
-def _culprits_of_causes(culprits: Mapping[str, list[Culprit]]) -> dict[str, list[Culprit]]:
-    """Cause -> its culprits over all parts, one of a request, the heaviest first."""
+def _culprits_of_causes(culprits: Mapping[str, list[Culprit]], own: str) -> dict[str, list[Culprit]]:
+    """Cause -> its culprits over all parts, one of a request, the heaviest first; `own` is the request itself."""
     grouped: dict[str, dict[tuple[str, str], list[Culprit]]] = {}
     for part, found in culprits.items():
         for culprit in found:
@@ -158,6 +159,8 @@ def _culprits_of_causes(culprits: Mapping[str, list[Culprit]]) -> dict[str, list
                 cause = _BEHIND.get(culprit.kind, "")
             elif part == "own_prefill":
                 cause = "evicted" if "evicted" in culprit.words else ""
+            if culprit.request == own and culprit.kind in _BESIDE:
+                culprit = replace(culprit, request="", words="its siblings")
             if cause:
                 key = culprit.request, "" if culprit.request else culprit.kind + culprit.words
                 grouped.setdefault(cause, {}).setdefault(key, []).append(culprit)

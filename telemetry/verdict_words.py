@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .culprit import Culprit
+from .culprit import Culprit, time_words
 
 TRY = "try nano-trace replay JOURNAL --set"
 SHOWN = 2  # culprits named in a sentence
-US, MS, S = 1_000, 1_000_000, 1_000_000_000
 HOST = {
     "collect": "in what followed from the tokens before: callbacks, texts, the queues",
     "plan": "in planning",
@@ -35,13 +34,6 @@ class Cause:
     culprits: tuple[Culprit, ...] = ()
     limit: int = 0
     own: str = ""
-
-
-def time_words(ns: int) -> str:
-    """`2.31 s`, `12.3 ms`, `850 µs`."""
-    if ns >= S:
-        return f"{ns / S:.2f} s"
-    return f"{ns / MS:.1f} ms" if ns >= MS else f"{ns / US:.0f} µs"
 
 
 def share_words(part: int, whole: int) -> str:

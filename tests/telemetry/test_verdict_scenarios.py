@@ -169,6 +169,18 @@ def test_a_request_alone_is_told_to_be_its_own_work() -> None:
     assert said.sentences == ()
 
 
+def test_siblings_are_not_named_as_if_they_were_others() -> None:
+    engine, _ = planted_causes.timed_engine(max_num_seqs=1)
+    group = engine.add(planted_causes.prompt(8), 10, n=2, temperature=1.0)
+    engine.run()
+    latency = latency_of(engine)
+    breakdown = latency.breakdown(latency.tracks.requests[group])
+    assert breakdown is not None
+    assert verdict(latency, breakdown).headline.endswith(
+        "waiting for a place in the batch of 1 (max_num_seqs), taken by its siblings."
+    )
+
+
 def test_advice_names_a_setting_only_where_one_helps() -> None:
     def last(name: str) -> Any:
         return told(name)[2].sentences[-1]
