@@ -198,6 +198,51 @@ def test_with_parts_of_the_journal_lost(seed: int, overlap: bool) -> None:
     assert "unknown" in {part for b in check_exact(Latency(tracks)) for part in b.parts}
 
 
+def test_a_step_in_flight_where_reading_began_is_unknown() -> None:
+    engine, _ = timed_engine(overlap=True)
+    engine.add([1, 2, 3], max_tokens=9)
+    for _ in range(4):
+        engine.step()
+    engine.core.flush()
+    frame, seen = engine.snapshot(), len(engine.events)
+    engine.run()
+    engine.close()
+    under_way = min(event.step for event in engine.events[seen:] if isinstance(event, StepFinished))
+    latency = latency_of([frame, *engine.events[seen:]])
+    (b,) = check_exact(latency)
+    assert under_way <= frame.step and latency.windows.number[0] == under_way
+    unread = int(latency.windows.device[0])
+    assert unread > 1_000_000 and b.parts["unknown"] == frame.t - b.begin_t + unread
+
+
+def test_a_pause_of_the_engine_that_ended_in_a_gap_goes_on_no_longer() -> None:
+    engine, clock = timed_engine()
+    engine.add([1, 2, 3], max_tokens=30)
+    engine.step()
+    engine.core.pause_engine("operator")
+    engine.core.flush()
+    tracks = LatencyTracks()
+    for event in engine.events:
+        tracks.apply(event)
+    tracks.lose()
+    lost_t, seen = clock.now, len(engine.events)
+    engine.core.continue_engine(0)
+    clock.now += 5_000_000
+    engine.core.flush()
+    frame = engine.snapshot()
+    frame.totals = engine.core.recorder.totals.snapshot()
+    missed, seen = seen, len(engine.events)
+    engine.run()
+    engine.close()
+    for event in (frame, *engine.events[seen:]):
+        tracks.apply(event)
+    tracks.finish()
+    (b,) = check_exact(Latency(tracks))
+    assert seen > missed and b.parts["unknown"] >= 5_000_000
+    assert [(end <= lost_t, cause) for _, end, cause in tracks.pauses] == [(True, "operator")]
+    assert b.parts.get("engine_paused", 0) < 1_000_000
+
+
 def test_a_journal_that_ends_in_a_gap() -> None:
     engine, clock = timed_engine()
     engine.add([1, 2, 3], max_tokens=50)
