@@ -23,7 +23,10 @@ After a kill the receiver may get one batch twice: that which it took when the c
 follow from the journal, so the copies are equal. A file is cut back to the cursor, and has no copies.
 
 Without --otlp, OpenTelemetry's variables OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL and _HEADERS are used where they are
-set, also with TRACES_ in their names."""
+set, also with TRACES_ in their names.
+
+--perfetto writes a trace instead, of what the journal holds now: tracks for sequences and steps, counters, and arrows
+from who was preempted to who got the blocks."""
 KEEP_HELP = (
     "a rule for which requests' spans to keep, decided when a request ends; may be given more than once, and one that "
     "holds is enough: slow=SECONDS, ttft=SECONDS, percent=0..100, failed, aborted, preempted, parent; `unsampled` "

@@ -19,21 +19,24 @@ BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 BY_TIME, BY_RANK = 2, 3  # how a track orders its children
 _SEQUENCE = b"\x50\x01"  # trusted_packet_sequence_id: all packets are of one sequence
 _STATE_CLEARED, _NEEDS_STATE = b"\x68\x01", b"\x68\x02"  # sequence_flags
-_U64 = 1 << 64
 
 
 def varint(value: int) -> bytes:
     """A whole number in base 128, the lowest digits first; those below 0 in two's complement of 64 bits."""
+    if 0 <= value < 0x4000:
+        return _SHORT[value]
     if value < 0:
-        value += _U64
-    if value < 0x80:
-        return bytes((value,))
+        value += 1 << 64
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+# All numbers of one or two bytes: nearly every tag, length and value.
+_SHORT = [bytes((n,)) if n < 0x80 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(0x4000)]
 
 
 def number(field: int, value: int) -> bytes:

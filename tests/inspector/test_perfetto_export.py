@@ -168,8 +168,11 @@ def test_fields_of_every_kind_are_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "encoded"), [(0, "00"), (127, "7f"), (128, "8001"), (300, "ac02"), (-1, "ff" * 9 + "01")]
-)
+    ("value", "encoded"),
+    [
+        (0, "00"), (127, "7f"), (128, "8001"), (300, "ac02"), (16383, "ff7f"), (16384, "808001"), (-1, "ff" * 9 + "01"),
+    ],
+)  # fmt: skip
 def test_varint(value: int, encoded: str) -> None:
     assert varint(value).hex() == encoded
 
