@@ -14,11 +14,9 @@ from pathlib import Path
 from ...errors import AuditError, JournalError
 from ...telemetry.events import (
     AnyEvent,
-    BlocksAllocated,
     BlocksCached,
     BlocksDuplicate,
     BlocksFreed,
-    BlocksSwapped,
     CallbackFailed,
     EngineError,
     EngineReady,
@@ -163,9 +161,9 @@ class _Builder:
         self.recording = recording
         self._state = EngineState()
         self._size = recording.started.block_size
-        self._tables: dict[int, list[int]] = {}
         self._open: dict[str, int] = {}  # live request -> its arrival
         self._reading = 0
+        self._seen: dict[int, set[bytes]] = {}  # sequence -> its hashes
         self._moves: list[SwapFinished] = []  # that ended just before, in this frame
 
     def take(self, events: list[AnyEvent]) -> None:
@@ -207,8 +205,8 @@ class _Builder:
             self._reading = event.step
         elif isinstance(event, EngineReady):
             r.ready = event.costs
-        else:
-            self._blocks(event)
+        elif isinstance(event, BlocksCached | BlocksDuplicate):
+            self._told(event)
         if not isinstance(event, SwapFinished | BlocksFreed) and self._moves:  # freed: the KV of one that failed
             self._moves = []
         with contextlib.suppress(AuditError, KeyError, ValueError):  # a replay will come to what does not add up
@@ -246,21 +244,15 @@ class _Builder:
         first = (before - 1) // self._size
         self.recording.hashes[e.seq].update(enumerate(split_hashes(e.block_hashes), first))
 
-    def _blocks(self, event: AnyEvent) -> None:
-        """Keep the tables, to know at which places blocks stand when their hashes are told."""
-        tables = self._tables
-        if isinstance(event, BlocksAllocated):
-            tables.setdefault(event.seq, []).extend(event.cached + event.new)
-        elif isinstance(event, BlocksFreed):
-            tables.pop(event.seq, None)
-        elif isinstance(event, BlocksSwapped):
-            moved = dict(zip(event.sources, event.targets, strict=True))
-            tables[event.seq] = [moved.get(entry, entry) for entry in tables.get(event.seq, ())]
-        elif isinstance(event, BlocksCached | BlocksDuplicate):
-            table, known = tables.get(event.seq, []), self.recording.hashes.get(event.seq, {})
-            for block, told in zip(event.blocks, split_hashes(event.hashes), strict=False):
-                if block in table:
-                    known[table.index(block)] = told
+    def _told(self, e: BlocksCached | BlocksDuplicate) -> None:
+        """Keep the hashes of blocks that were filled by output: told one by one, in their order."""
+        known, seen = self.recording.hashes.get(e.seq, {}), self._seen.setdefault(e.seq, set())
+        if len(seen) < len(known):
+            seen.update(known.values())
+        for told in split_hashes(e.hashes):
+            if told not in seen:
+                known[len(known)] = told
+                seen.add(told)
 
 
 def split_hashes(hashes: bytes) -> list[bytes]:

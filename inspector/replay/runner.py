@@ -54,7 +54,8 @@ class ScriptedRunner:
         plan: StepPlan = handle
         self._fail_as_recorded(plan)
         result = StepResult(tokens=[], moved=_results(self._recording.moved.get(plan.step, [])))
-        self.reading, self.unread = plan.step, set()
+        if plan.step != self.reading:  # else it is another part of it
+            self.reading, self.unread = plan.step, set()
         for seq, start, count, samples, epoch in zip(
             plan.sequences, plan.starts, plan.counts, plan.samples, plan.epochs, strict=True
         ):
