@@ -10,7 +10,7 @@ from ..telemetry.events import AnyEvent, EngineStopped, Keyframe, StepFinished, 
 
 STEPS_SHOWN = 300  # of the Steps view, and of the histories in the header
 EVENTS_SHOWN = 500
-SourceState = Literal["connecting", "live", "stale", "ended", "dead"]
+SourceState = Literal["connecting", "live", "stale", "ended", "dead", "replaced"]
 
 
 class Moment(NamedTuple):
@@ -108,7 +108,8 @@ class SourceStatus:
 
     Attributes:
         state: connecting; live; stale (the connection is lost, it tries again); ended (the engine stopped in order);
-            dead (the engine is gone without engine.stopped).
+            dead (the engine is gone without engine.stopped); replaced (of a view alone: the source shows another run
+            now).
         since: wall-clock seconds since 1970 when that began.
         message: what is wrong, in words; "" if nothing is.
     """

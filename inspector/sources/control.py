@@ -28,11 +28,16 @@ class HttpControl:
 
     Args:
         link: to the server.
+        run: the only one that is steered; "": whichever the server runs.
     """
 
-    def __init__(self, link: ServerLink) -> None:
-        self._link = link
+    def __init__(self, link: ServerLink, run: str = "") -> None:
+        self._link, self._run = link, run
         self._origin = origin()
+
+    def of_run(self, run: str) -> HttpControl:
+        """The same for one run alone: a server that runs another one by now refuses."""
+        return HttpControl(self._link, run)
 
     def pause_engine(self) -> None:
         """Plan no more steps."""
@@ -56,7 +61,7 @@ class HttpControl:
 
     def breakpoints(self) -> dict[int, str]:
         """Breakpoints by number."""
-        answer = self._link.ask("GET", "/debug/breakpoints")
+        answer = self._link.ask("GET", "/debug/breakpoints", run=self._run)
         return {int(each["number"]): str(each["text"]) for each in answer["breakpoints"]}
 
     def add_breakpoint(self, predicate: str, action: str = "engine") -> int:
@@ -89,6 +94,6 @@ class HttpControl:
         self, what: str, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = 10.0
     ) -> dict[str, Any]:
         """Note what is about to be done, and do it."""
-        self._link.ask("POST", "/debug/journal/mark", {"text": what[:1000], "origin": self._origin})
-        answer = self._link.ask(method, path, body, timeout_s)
+        self._link.ask("POST", "/debug/journal/mark", {"text": what[:1000], "origin": self._origin}, run=self._run)
+        answer = self._link.ask(method, path, body, timeout_s, self._run)
         return dict(answer)

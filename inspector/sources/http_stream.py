@@ -21,6 +21,7 @@ from ...telemetry.reader import Position
 
 CONNECT_S = 5.0
 ANSWER_S = 10.0
+RUN_HEADER = "X-Nanolens-Run"  # of a server's run: in what it streams, and in what is meant for that run alone
 MAX_FRAME_BYTES = 1 << 30  # more is no frame
 
 
@@ -145,9 +146,16 @@ class ServerLink:
             raise self._foreign() from error
 
     def ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = ANSWER_S
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = ANSWER_S, run: str = ""
     ) -> Any:
         """One question; the answer, parsed.
+
+        Args:
+            method: of HTTP.
+            path: below the server's URL.
+            body: sent as JSON.
+            timeout_s: for the answer.
+            run: refused where the server's run is another one; "": asked of any.
 
         Raises:
             Unreachable, Refused, NotAServer: in words.
@@ -155,8 +163,9 @@ class ServerLink:
         if self._client.is_closed:
             raise Unreachable(f"{self.url}: the connection was closed")
         timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S))
+        headers = {RUN_HEADER: run} if run else {}
         with self._in_words():
-            response = self._client.request(method, path, json=body, timeout=timeout)
+            response = self._client.request(method, path, json=body, timeout=timeout, headers=headers)
         if response.status_code >= 400:
             raise self._refusal(response)
         try:
@@ -181,7 +190,7 @@ class ServerLink:
             if response.status_code >= 400:
                 response.read()
                 raise self._refusal(response)
-            run, at = response.headers.get("X-Nanolens-Run", ""), response.headers.get("X-Nanolens-Position", "")
+            run, at = response.headers.get(RUN_HEADER, ""), response.headers.get("X-Nanolens-Position", "")
             segment, _, offset = at.partition(":")
             if not (run and segment.isdigit() and offset.isdigit()):
                 raise self._foreign()

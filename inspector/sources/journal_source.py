@@ -70,11 +70,11 @@ class JournalSource:
         """As of `Source`."""
         return self._past.story(seq, moment, now_t)
 
-    def at_step(self, step: int) -> Moment:
+    def at_step(self, step: int, near: Moment | None = None) -> Moment:
         """As of `Source`."""
         return self._past.at_step(step)
 
-    def at_time(self, t: int) -> Moment:
+    def at_time(self, t: int, near: Moment | None = None) -> Moment:
         """As of `Source`."""
         return self._past.at_time(t)
 

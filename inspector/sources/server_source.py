@@ -46,12 +46,15 @@ class ServerSource:
         self.title = self.url
         self.control: Control | None = HttpControl(self._link)
         self._session: Session | None = None
+        self._old: list[Session] = []  # runs that are over, but may be looked at
+        self._looked: Session | None = None  # that the last view was of
+        self._runs = 0
         self._feed: JournalFeed | None = None
         self._status = SourceStatus("connecting", time.time())
         self._heard = time.monotonic()  # when the server last gave a sign
         self._heard_wall = time.time()
         self._is_stopping = False  # it ended the stream itself, with its engine alive
-        self._lock = threading.Lock()  # around the status
+        self._lock = threading.Lock()  # around the status, and which runs there are
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=target, name=f"{target.__name__} {self.url}", daemon=True)
@@ -91,63 +94,83 @@ class ServerSource:
             if thread.is_alive():
                 thread.join(JOIN_S)
         self._link.close()
-        if (session := self._session) is not None:
+        with self._lock:
+            sessions = [*self._old, *([self._session] if self._session is not None else [])]
+        for session in sessions:
             session.close()
 
     def view(self, moment: Moment | None = None) -> View:
         """As of `Source`."""
-        session = self._attached()
+        session = self._attached(moment)
+        self._looked = session
         if moment is None:
             return session.follower.view(session.first, self.status)
-        return session.past.view(moment, self.status, session.first, session.follower.last_tick)
+        status = self._replaced(session) if session.is_over else self.status
+        return session.past.view(moment, status, session.first, session.follower.last_tick)
 
     def story(self, seq: int, moment: Moment, now_t: int = 0) -> Story | None:
         """As of `Source`."""
-        session = self._attached()
+        session = self._attached(moment)
         story = session.past.story(seq, moment, now_t)
         if story is not None and not story.whole and session.fetch_earlier(self._link):
             return session.past.story(seq, moment, now_t)
         return story
 
-    def at_step(self, step: int) -> Moment:
+    def at_step(self, step: int, near: Moment | None = None) -> Moment:
         """As of `Source`."""
-        session = self._attached()
+        session = self._attached(near)
         if step < session.past.first().step:
             session.fetch_earlier(self._link)
         return session.past.at_step(step)
 
-    def at_time(self, t: int) -> Moment:
+    def at_time(self, t: int, near: Moment | None = None) -> Moment:
         """As of `Source`."""
-        session = self._attached()
+        session = self._attached(near)
         if t < session.past.first().t:
             session.fetch_earlier(self._link)
         return session.past.at_time(t)
 
     def move(self, moment: Moment, steps: int) -> Moment:
         """As of `Source`."""
-        session = self._attached()
+        session = self._attached(moment)
         if steps < 0 and session.past.history.tick(moment).step + steps < session.past.first().step:
             session.fetch_earlier(self._link)
         return session.past.move(moment, steps)
 
     def find(self, moment: Moment, predicate: Predicate | None, forward: bool) -> EventRow | None:
         """As of `Source`."""
-        session = self._attached()
+        session = self._attached(moment)
         found = session.past.find(moment, predicate, forward)
         if found is None and not forward and session.fetch_earlier(self._link):
             return session.past.find(moment, predicate, forward)
         return found
 
-    def _attached(self) -> Session:
-        if self._session is None:
+    def _attached(self, moment: Moment | None = None) -> Session:
+        """The newest run, or the one that a moment is of.
+
+        Raises:
+            InspectError: there is none, or it is not here any more.
+        """
+        with self._lock:
+            now, old = self._session, list(self._old)
+        if now is None:
             raise InspectError(self._status.message or f"{self.url}: not connected yet")
-        return self._session
+        found = now if moment is None else next((each for each in [now, *old] if each.holds(moment)), None)
+        if found is None:
+            raise InspectError(f"{self.url}: the run of this moment is over and is not kept any more; press g for now")
+        return found
+
+    def _replaced(self, session: Session) -> SourceStatus:
+        now = self._attached()
+        words = f"run {session.run} is over, the server runs {now.run} now: press g to see it"
+        return SourceStatus("replaced", now.began, words)
 
     # The connection
 
     def _begin(self, info: ServerInfo, feed: JournalFeed) -> None:
         """Take what a first stream gives: the state now."""
-        session = Session(feed.run, feed.position)
+        session = Session(feed.run, feed.position, self._runs)
+        self._runs += 1
         try:
             for batch in feed.batches:
                 session.take(batch)
@@ -158,11 +181,21 @@ class ServerSource:
         self._adopt(info, session)
 
     def _adopt(self, info: ServerInfo, session: Session) -> None:
-        before, self._session = self._session, session
+        """Show a run from now on. The one before it is kept, and the one that is looked at; any others go."""
+        with self._lock:
+            before = self._session
+            old = [*self._old, *([before] if before is not None else [])]
+            self._old = [each for each in old if each in (before, self._looked)]
+            self._session = session
+            if before is not None:
+                before.is_over = True
         self.title = f"{self.url} · {info.model} · run {session.run}"
         self._tell("live")
         if before is not None:
-            before.close()
+            before.follower.close()
+        for each in old:
+            if each not in self._old:
+                each.close()
 
     def _receive(self) -> None:
         """Stream, and begin anew where that ends, until the source is closed."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterable, Iterator
 
 from ...errors import InspectError
 from ...telemetry.frames import FRAME_HEAD, decode_payload
 from ...telemetry.reader import Position
-from ..view import Tick
+from ..view import Moment, Tick
 from .follow import Follower
 from .http_stream import ServerLink
 from .past import Past
-from .spool import Spool, holds_state
+from .spool import NUMBERS, Spool, holds_state
 
 
 class Session:
@@ -22,6 +23,7 @@ class Session:
     Args:
         run: its id.
         position: in the server's journal, of the first frame that will come.
+        number: which run of its source it is, from 0.
 
     Attributes:
         run: its id.
@@ -29,14 +31,17 @@ class Session:
         follower: shows the newest state; there once it is started.
         past: earlier moments.
         first: where the server's journal begins; None: not known.
+        began: wall-clock seconds since 1970 when it came.
+        is_over: whether the server runs another one; what is here of it can still be looked at.
     """
 
     follower: Follower
 
-    def __init__(self, run: str, position: Position) -> None:
-        self.run, self.position = run, position
+    def __init__(self, run: str, position: Position, number: int = 0) -> None:
+        self.run, self.position, self.number = run, position, number
+        self.is_over, self.began = False, time.time()
         self.first: Tick | None = None
-        self._spool = Spool(run)
+        self._spool = Spool(run, number)
         self.past = Past(self._spool.directory, run)
         self._skip_to = b""  # head of a frame that is here; those up to it are passed over
         self._checks_first = False
@@ -84,7 +89,7 @@ class Session:
             InspectError: the server does not give it.
         """
         with self._earlier:
-            if self._has_earlier:
+            if self._has_earlier or self.is_over:
                 return False
             with link.journal("start", follow=False) as feed:
                 if feed.run != self.run:
@@ -93,6 +98,10 @@ class Session:
             self._has_earlier = True
             self.past.reopen()
             return True
+
+    def holds(self, moment: Moment) -> bool:
+        """Whether a moment is one of this run."""
+        return moment.segment // NUMBERS == self.number
 
     def close(self) -> None:
         """Let go of it, and of its files. May be called again."""

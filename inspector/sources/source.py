@@ -16,6 +16,9 @@ class Control(Protocol):
         InspectError: in words: refused, unknown sequence, no connection, no right.
     """
 
+    def of_run(self, run: str) -> Control:
+        """The same for one run alone: where the server runs another one by now, nothing is done."""
+
     def pause_engine(self) -> None:
         """Plan no more steps."""
 
@@ -81,11 +84,18 @@ class Source(Protocol):
         """A sequence up to a moment, or, where nothing happens after it until `now_t`, up to that; None where it does
         not live then."""
 
-    def at_step(self, step: int) -> Moment:
-        """The end of the frame in which a step was planned; the nearest where there is no such step."""
+    def at_step(self, step: int, near: Moment | None = None) -> Moment:
+        """The end of the frame in which a step was planned; the nearest where there is no such step.
 
-    def at_time(self, t: int) -> Moment:
-        """The last moment at or before clock nanoseconds `t`; the first one where that is before the journal."""
+        Args:
+            step: its number.
+            near: a moment of the run that is meant; None: the newest run.
+        """
+
+    def at_time(self, t: int, near: Moment | None = None) -> Moment:
+        """The last moment at or before clock nanoseconds `t`, of `near`'s run; the first one where that is before the
+        journal.
+        """
 
     def move(self, moment: Moment, steps: int) -> Moment:
         """So many steps on, or back where negative; the journal's ends where that is beyond them."""

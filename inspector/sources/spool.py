@@ -21,6 +21,7 @@ from ...telemetry.reader import JOIN_TAGS, TAG_BYTES
 CAP_BYTES = 128 << 20  # of what came live, and again of what was fetched from before
 SEGMENT_BYTES = 8 << 20
 FIRST_LIVE = 500_000  # number of the first segment that came live; those before it have lower ones
+NUMBERS = 1_000_000  # of segments that a run may have; the next run of the same source has those behind them
 _PREFIX = "nano-inspect-"
 
 
@@ -36,6 +37,7 @@ class Spool:
 
     Args:
         run: its id.
+        number: which run of its source it is, from 0; no two have a segment's number in common.
         cap: bytes that what came live may take.
         segment_bytes: from which size on a segment ends, at the next frame with the whole state.
 
@@ -49,7 +51,9 @@ class Spool:
         InspectError: there is no room for it.
     """
 
-    def __init__(self, run: str, cap: int = CAP_BYTES, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self, run: str, number: int = 0, cap: int = CAP_BYTES, segment_bytes: int = SEGMENT_BYTES
+    ) -> None:
         _remove_orphans()
         self._run, self._cap, self._segment_bytes = run, cap, segment_bytes
         try:
@@ -57,7 +61,8 @@ class Spool:
         except OSError as error:
             raise InspectError(f"no temporary directory can be made for the journal ({error.strerror})") from error
         self.first = self.last = self.last_state = b""
-        self._live = _Segments(self.directory, run, FIRST_LIVE, cap, segment_bytes)
+        self._first_live = number * NUMBERS + FIRST_LIVE
+        self._live = _Segments(self.directory, run, self._first_live, cap, segment_bytes)
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -106,7 +111,7 @@ class Spool:
                 earlier.close()
                 with self._lock:
                     if not self._is_closed:
-                        self._put_in_place(earlier.paths, FIRST_LIVE - len(earlier.paths) - (not meets))
+                        self._put_in_place(earlier.paths, self._first_live - len(earlier.paths) - (not meets))
             finally:
                 earlier.close()
                 shutil.rmtree(aside, ignore_errors=True)

@@ -8,14 +8,13 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from ...errors import InvalidRequest, NanolensError
 from ...telemetry.predicate import parse
 from ..sources.source import Control
-from .dialogs import DIALOG_CSS
+from .dialogs import DIALOG_CSS, Dialog
 from .prompt_line import PromptLine
 from .steering import Act, Steering
 
@@ -23,7 +22,7 @@ EXAMPLES = "on=preempted, free<10, on=status to=PAUSED seq=17"
 KEYS = "a pause engine at …  A pause sequence at …  d delete  esc close"
 
 
-class BreakpointsScreen(ModalScreen[None]):
+class BreakpointsScreen(Dialog[None]):
     """A list that is read again after each change."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -110,4 +109,4 @@ class BreakpointsScreen(ModalScreen[None]):
 
     def action_close(self) -> None:
         """Back to the screen below."""
-        self.dismiss(None)
+        self.end(None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -12,6 +12,8 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
+
+Answer = TypeVar("Answer")
 
 DIALOG_CSS = """
 {name} {{ align: center middle; background: $background 60%; }}
@@ -23,7 +25,19 @@ DIALOG_CSS = """
 """
 
 
-class ConfirmScreen(ModalScreen[str]):
+class Dialog(ModalScreen[Answer]):
+    """A screen that gives an answer, once: keys that are still on their way when it ends do nothing."""
+
+    _has_ended = False
+
+    def end(self, answer: Answer) -> None:
+        """Give the answer, and go."""
+        if not self._has_ended:
+            self._has_ended = True
+            self.dismiss(answer)
+
+
+class ConfirmScreen(Dialog[str]):
     """Asks before something happens to a running engine. Gives "yes", "always" or "no"."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -33,24 +47,25 @@ class ConfirmScreen(ModalScreen[str]):
     ]
     DEFAULT_CSS = DIALOG_CSS.format(name="ConfirmScreen")
 
-    def __init__(self, title: str, question: str, can_always: bool = False) -> None:
+    def __init__(self, title: str, question: str, always: str = "") -> None:
+        """Take what to ask, and words of the key that agrees once and for all; "" for none."""
         super().__init__()
-        self._title, self._question, self._can_always = title, question, can_always
+        self._title, self._question, self._always = title, question, always
 
     def compose(self) -> ComposeResult:
         """The question and the keys."""
         with Vertical() as box:
             box.border_title = self._title
             yield Static(self._question, markup=False, classes="dialog--question")
-            yield Static(_keys(self._can_always), classes="dialog--keys")
+            yield Static(_keys(self._always), classes="dialog--keys")
 
     def action_answer(self, answer: str) -> None:
         """End with an answer."""
-        if answer != "always" or self._can_always:
-            self.dismiss(answer)
+        if answer != "always" or self._always:
+            self.end(answer)
 
 
-class ChoiceScreen(ModalScreen[str]):
+class ChoiceScreen(Dialog[str]):
     """One of a few. Gives its name, or "" for none."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "give_up", "Cancel")]
@@ -75,21 +90,21 @@ class ChoiceScreen(ModalScreen[str]):
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """One was chosen."""
-        self.dismiss(event.option.id or "")
+        self.end(event.option.id or "")
 
     def on_key(self, event: object) -> None:
         """A first letter chooses."""
         letter = getattr(event, "character", None) or ""
         for name, _ in self._choices:
             if letter and name.startswith(letter):
-                self.dismiss(name)
+                self.end(name)
                 return
 
     def action_give_up(self) -> None:
         """End without a choice."""
-        self.dismiss("")
+        self.end("")
 
 
-def _keys(can_always: bool) -> Text:
-    keys = [("y", "yes"), ("n", "no"), *([("a", "yes, and do not ask again")] if can_always else [])]
+def _keys(always: str) -> Text:
+    keys = [("y", "yes"), ("n", "no"), *([("a", always)] if always else [])]
     return Text("   ").join(Text.assemble((key, "bold"), f" {words}") for key, words in keys)

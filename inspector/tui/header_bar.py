@@ -79,6 +79,8 @@ class HeaderBar(Widget):
             found.append(("DEAD", "bad"))
         elif state == "ended":
             found.append(("ENDED", "note"))
+        elif state == "replaced":
+            found.append(("OLD RUN", "bad"))
         elif state == "connecting":
             found.append(("CONNECTING", "warn"))
         elif not self._frozen:

@@ -11,8 +11,9 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Static
+
+from .dialogs import Dialog
 
 Keys = Sequence[tuple[str, str]]
 
@@ -47,7 +48,7 @@ SECTIONS: tuple[tuple[str, Keys], ...] = (
 )  # fmt: skip
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     """All keys, those of the view that is shown first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "close", "Close")]
@@ -74,7 +75,7 @@ class HelpScreen(ModalScreen[None]):
 
     def action_close(self) -> None:
         """Back to the screen below."""
-        self.dismiss(None)
+        self.end(None)
 
 
 def _section(title: str, keys: Keys) -> list[Text | Table]:

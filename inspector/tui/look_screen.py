@@ -18,7 +18,7 @@ from ...errors import NanolensError
 from ...telemetry.predicate import Predicate
 from ...telemetry.predicate import parse as parse_predicate
 from ..sources.source import Source
-from ..view import View
+from ..view import SourceStatus, View
 from .blocks_view import BlocksView
 from .detail_view import DetailView
 from .events_view import EventsView
@@ -122,6 +122,18 @@ class LookScreen(Screen[None]):
         """Whether the moment on the screen stays."""
         return self._travel.moment is not None
 
+    @property
+    def shown(self) -> View | None:
+        """What is on the screen; None before there is anything."""
+        return self._view
+
+    @property
+    def shown_status(self) -> SourceStatus:
+        """How the source does; or that it has gone on to another run than the one on the screen."""
+        view = self._view
+        is_old = self.is_frozen and view is not None and view.status.state == "replaced"
+        return view.status if is_old and view is not None else self._source.status
+
     # Looking
 
     async def _watch(self) -> None:
@@ -182,7 +194,7 @@ class LookScreen(Screen[None]):
         """What surrounds the view."""
         if self._count and self.now() > self._count_until:
             self._count = ""
-        status = self._source.status
+        status = self.shown_status
         self._header.show(self._view, status, self.is_frozen)
         self._time.show(self._view, self.is_frozen, self._kind, self._count)
         filtered = self._filters.get(self._active, "")

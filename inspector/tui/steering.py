@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,8 +15,10 @@ from ..view import View
 from .dialogs import ConfirmScreen
 
 if TYPE_CHECKING:
-    from textual.screen import Screen
+    from .look_screen import LookScreen
 
+AGREED_STEPS = 100  # at once, that can be agreed to once and for all
+SEEN_S = 1.0  # in which the screen sees the pause after steps that it asked for
 IDLE_ENGINE = "It plans no more steps until it is continued; clients wait."
 
 
@@ -28,7 +31,7 @@ class Act:
         question: what is about to happen, in words.
         do: does it; may block.
         told: afterwards; "" for nothing.
-        kind: acts of one kind may be agreed to once and for all; "" for none.
+        always: acts with the same words here may be agreed to once and for all, by a key with these words; "" for none.
         shows_now: whether the screen goes live afterwards, to show what it did.
     """
 
@@ -36,7 +39,7 @@ class Act:
     question: str
     do: Callable[[], object]
     told: str = ""
-    kind: str = ""
+    always: str = ""
     shows_now: bool = False
 
 
@@ -49,9 +52,11 @@ class Steering:
         done: called after an act, with whether the screen is to go live.
     """
 
-    def __init__(self, screen: Screen[None], source: Source, done: Callable[[bool], None]) -> None:
+    def __init__(self, screen: LookScreen, source: Source, done: Callable[[bool], None]) -> None:
         self._screen, self._source, self._done = screen, source, done
         self._agreed: set[str] = set()
+        self._stepping = asyncio.Lock()
+        self._stepped = -SEEN_S  # when steps were done that were asked for here; monotonic seconds
 
     async def pause_or_continue(self) -> None:
         """The engine: pause it, or let it go on."""
@@ -68,8 +73,17 @@ class Steering:
         await self.perform(act)
 
     async def step(self, steps: int) -> None:
-        """The engine: so many steps."""
+        """The engine: so many steps, after those that were asked for before."""
+        async with self._stepping:
+            await self._step(steps)
+
+    async def _step(self, steps: int) -> None:
         found = await self._found()
+        while found is not None and not found[1].keyframe.engine_paused:
+            if time.monotonic() - self._stepped >= SEEN_S:
+                break
+            await asyncio.sleep(SEEN_S / 50)
+            found = await self._found()
         if found is None:
             return
         control, now = found
@@ -78,8 +92,11 @@ class Steering:
             words = f"Let the paused engine do {count} from step {now.keyframe.step:,} on?"
         else:
             words = f"Let the engine do {count} from about step {now.keyframe.step:,} on, and pause? {IDLE_ENGINE}"
-        kind = "step" if now.keyframe.engine_paused else ""
-        await self.perform(Act("Step engine", words, lambda: control.step_engine(steps), "", kind, True))
+        always = ""
+        if now.keyframe.engine_paused and steps <= AGREED_STEPS:
+            always = f"yes, do not ask again up to {AGREED_STEPS} steps"
+        if await self.perform(Act("Step engine", words, lambda: control.step_engine(steps), "", always, True)):
+            self._stepped = time.monotonic()
 
     async def pause_or_resume(self, seq: int | None) -> None:
         """A sequence: pause it, or let it go on."""
@@ -119,13 +136,13 @@ class Steering:
         Returns:
             Whether it was done.
         """
-        if act.kind not in self._agreed or not act.kind:
-            dialog = ConfirmScreen(act.title, f"{act.question}\n\n{self._source.title}", bool(act.kind))
+        if act.always not in self._agreed:
+            dialog = ConfirmScreen(act.title, f"{act.question}\n\n{self._source.title}", act.always)
             answer = await self._screen.app.push_screen_wait(dialog)
             if answer == "no":
                 return False
             if answer == "always":
-                self._agreed.add(act.kind)
+                self._agreed.add(act.always)
         try:
             await asyncio.to_thread(act.do)
         except NanolensError as error:
@@ -137,25 +154,38 @@ class Steering:
         return True
 
     def control(self) -> Control | None:
-        """What steers the engine; None, and words on the screen, where nothing does."""
-        if self._source.control is None:
+        """What steers the engine of the run on the screen; None, and words there, where nothing does."""
+        control, shown, status = self._source.control, self._screen.shown, self._screen.shown_status
+        if control is None:
             words = f"{self._source.title} is a journal, which can only be looked at; attach to its server to steer it"
-            self._screen.notify(words, severity="warning", markup=False)
-        return self._source.control
+        elif shown is None:
+            words = "there is nothing to steer yet"
+        elif status.state == "replaced":
+            words = status.message
+        else:
+            return control.of_run(shown.keyframe.started.run_id)
+        self._screen.notify(words, severity="warning", markup=False)
+        return None
 
     async def _found(self, seq: int | None = -1) -> tuple[Control, View] | None:
-        """The control, and the engine now; None, and words on the screen, where there is none."""
-        control = self.control()
-        if control is None:
+        """The control, and the engine now; None, and words on the screen, where there is none, or another run's."""
+        control, shown = self.control(), self._screen.shown
+        if control is None or shown is None:
             return None
         if seq is None:
             self._screen.notify("choose a sequence first", severity="warning")
             return None
         try:
-            return control, await asyncio.to_thread(self._source.view)
+            now = await asyncio.to_thread(self._source.view)
         except NanolensError as error:
             self._screen.notify(str(error), severity="error", markup=False)
             return None
+        own, other = shown.keyframe.started.run_id, now.keyframe.started.run_id
+        if own != other:
+            words = f"run {own} on the screen is over, the server runs {other} now: press g to see it"
+            self._screen.notify(words, severity="warning", markup=False)
+            return None
+        return control, now
 
     @staticmethod
     def _named(now: View, seq: int) -> tuple[str, str]:

@@ -63,10 +63,10 @@ class To:
         if not isinstance(place, Jump):
             return place
         if place.step is not None:
-            return source.at_step(place.step)
+            return source.at_step(place.step, moment)
         if place.steps is not None:
             return source.move(moment, place.steps)
-        return source.at_time(place.t or 0)
+        return source.at_time(place.t or 0, moment)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
 
 import msgspec
@@ -12,7 +14,7 @@ from app_driver import Driver, drive
 from fake_source import FakeSource
 from nanolens.inspector.tui.breakpoints_screen import BreakpointsScreen
 from nanolens.inspector.tui.dialogs import ConfirmScreen
-from nanolens.inspector.view import View
+from nanolens.inspector.view import SourceStatus, View
 
 
 def paused(view: View) -> View:
@@ -92,6 +94,105 @@ def test_steps_of_a_paused_engine_can_be_agreed_to_once_and_for_all() -> None:
         source.change = lambda view: view  # it runs again: that is another question
         await driver.press("s")
         assert "and pause?" in await asked(driver)
+
+    drive(scenario, source)
+
+
+def test_many_steps_are_asked_for_whatever_was_agreed_to() -> None:
+    source = FakeSource()
+    source.change = paused
+
+    async def scenario(driver: Driver) -> None:
+        await driver.press("s")
+        assert "up to 100 steps" in await asked(driver)
+        await driver.press("a")
+        await driver.until(lambda: driver.calls == [("step_engine", 1)])
+        await driver.press("1", "0", "0", "s")
+        await driver.until(lambda: driver.calls[1:] == [("step_engine", 100)])
+        await driver.press("1", "0", "1", "s")
+        words = await asked(driver)
+        assert "do 101 steps" in words and "do not ask again" not in words
+        await driver.press("a")
+        assert isinstance(driver.app.screen, ConfirmScreen) and len(driver.calls) == 2
+
+    drive(scenario, source)
+
+
+def test_steps_that_are_asked_for_at_once_are_done_one_after_the_other() -> None:
+    source = FakeSource()
+    source.change = paused
+    assert source.control is not None
+    under_way, most, done = 0, 0, []
+
+    def step(steps: int) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        source.change = lambda view: view  # what the screen sees until the pause after the step has come to it
+        time.sleep(0.05 if len(done) % 2 else 0.01)
+        done.append(steps)
+        under_way -= 1
+        threading.Timer(0.05, lambda: setattr(source, "change", paused)).start()
+
+    source.control.step_engine = step  # type: ignore[method-assign]
+
+    async def scenario(driver: Driver) -> None:
+        await driver.press("s")
+        await asked(driver)
+        await driver.press("a")
+        await driver.until(lambda: done == [1])
+        await driver.pilot.press("s", "2", "s", "s", "3", "s")
+        await driver.until(lambda: done == [1, 1, 2, 1, 3], f"{done=}")
+        assert most == 1 and driver.app.screen is driver.screen
+
+    drive(scenario, source)
+
+
+def other_run(view: View) -> View:
+    started = msgspec.structs.replace(view.keyframe.started, run_id="another")
+    return replace(view, keyframe=msgspec.structs.replace(view.keyframe, started=started))
+
+
+@pytest.mark.parametrize("key", ["P", "s", "b", "p", "x"])
+def test_a_run_that_is_over_is_looked_at_and_not_steered(key: str) -> None:
+    source = FakeSource()
+
+    def change(view: View) -> View:
+        if view.is_live:
+            return other_run(view)
+        return replace(view, status=SourceStatus("replaced", 0.0, "run test is over, the server runs another now"))
+
+    async def scenario(driver: Driver) -> None:
+        await driver.press("space")
+        source.change = change
+        await driver.until(lambda: "OLD RUN" in driver.text("header"))
+        assert "run test is over" in driver.text("tabs") and "pause" not in driver.text("footer")
+        await driver.press(key)
+        await driver.until(lambda: any("run test is over" in words for words in driver.told))
+        assert driver.calls == [] and driver.app.screen is driver.screen
+        await driver.press("g")
+        await driver.until(lambda: "OLD RUN" not in driver.text("header"))
+        assert "another" in driver.text("header")
+
+    drive(scenario, source, size=(160, 30))
+
+
+def test_what_is_asked_for_is_done_to_the_run_on_the_screen_alone() -> None:
+    source = FakeSource()
+    assert source.control is not None
+    control = source.control
+
+    async def scenario(driver: Driver) -> None:
+        await driver.press("home", "down", "down", "x")
+        await asked(driver)
+        assert control.runs == [source.view().keyframe.started.run_id]
+        await driver.press("n")
+        await driver.press("space")
+        await driver.until(lambda: driver.screen.is_frozen)
+        source.change = lambda view: other_run(view) if view.is_live else view  # nobody has seen it yet
+        await driver.press("x")
+        await driver.until(lambda: any("the server runs another now" in words for words in driver.told))
+        assert driver.calls == [] and driver.app.screen is driver.screen
 
     drive(scenario, source)
 

@@ -8,12 +8,13 @@ import re
 from pathlib import Path
 
 import pytest
+from textual import events
 from textual.command import CommandPalette
 from textual.widgets import Static
 
 from app_driver import Driver, drive
 from nanolens.inspector.tui.app import DARK, LIGHT
-from nanolens.inspector.tui.dialogs import ChoiceScreen
+from nanolens.inspector.tui.dialogs import ChoiceScreen, Dialog
 from nanolens.inspector.tui.help_screen import SECTIONS, HelpScreen
 from nanolens.inspector.tui.inspect_screen import InspectScreen
 
@@ -44,6 +45,28 @@ def test_the_screen_is_exported_as_svg_without_the_dialog(tmp_path: Path) -> Non
     (path,) = exported(tmp_path, "E", "down", "down", "enter")
     text = path.read_text()
     assert path.suffix == ".svg" and text.startswith("<svg") and "sleeper" in text and "Export" not in text
+
+
+def test_only_the_first_key_of_a_dialog_counts(tmp_path: Path) -> None:
+    async def scenario(driver: Driver) -> None:
+        for key in ("E", "P", "question_mark"):
+            await driver.press(key)
+            dialog = driver.app.screen
+            assert isinstance(dialog, Dialog)
+            for _ in range(3):  # before it is gone
+                dialog.end("" if key == "E" else "no")
+            await driver.pilot.pause()
+            assert driver.app.screen is driver.screen
+        await driver.press("E")
+        dialog = driver.app.screen
+        assert isinstance(dialog, ChoiceScreen)
+        for letter in "cjs":
+            dialog.on_key(events.Key(letter, letter))
+        await driver.until(lambda: any(tmp_path.iterdir()))
+        assert driver.app.screen is driver.screen
+
+    drive(scenario, export_dir=tmp_path)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".csv"]
 
 
 def test_an_export_can_be_given_up(tmp_path: Path) -> None:

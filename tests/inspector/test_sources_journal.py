@@ -172,7 +172,7 @@ def test_ages_go_on_while_an_engine_that_lives_is_silent(tmp_path: Path) -> None
     seq = later.keyframe.sequences[0].seq
     story = source.story(seq, later.moment, later.now_t)
     assert story is not None and story.stays[-1].end_t == later.now_t
-    assert sum(story.parts.values()) == later.now_t - story.stays[0].begin_t
+    assert sum(story.parts.values()) == later.now_t - later.keyframe.sequences[0].arrived_t
     past = source.view(later.moment)
     assert past.now_t == past.keyframe.t
     source.close()

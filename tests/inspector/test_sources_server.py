@@ -16,6 +16,7 @@ from nanolens.errors import InspectError
 from nanolens.inspector.sources import spool
 from nanolens.inspector.sources.server_source import ServerSource
 from nanolens.inspector.view import View
+from nanolens.telemetry.events import Mark
 from nanolens.telemetry.predicate import parse
 from otlp_receivers import free_port
 from serve import Server, completion
@@ -189,6 +190,52 @@ def test_a_server_that_comes_back_is_attached_to_again(tmp_path: Path, monkeypat
             assert view.keyframe.started.run_id in source.title
     finally:
         source.close()
+
+
+def test_a_run_that_is_looked_at_stays_while_the_server_goes_on_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    with Server(tmp_path / "one") as first:
+        first.complete([1, 2, 3], max_tokens=12)
+        source = ServerSource(first.url)
+        source.start()
+        old = shows(source, lambda view: view.keyframe.step >= 12, "at its end")
+        run = old.keyframe.started.run_id
+        assert source.control is not None
+        control = source.control.of_run(run)
+        first.kill()
+    try:
+        until(lambda: source.status.state == "stale", "stale")
+        monkeypatch.setattr("serve.free_port", lambda: first.port)
+        with Server(tmp_path / "two") as second:
+            frozen = source.view(old.moment)
+            second.complete([4, 5, 6, 7], max_tokens=6)
+            until(lambda: source.view(old.moment).status.state == "replaced", "another run")
+            now = shows(source, lambda view: view.keyframe.step >= 6, "the new run")
+            assert now.keyframe.started.run_id != run and now.moment > old.moment and now.status.state == "live"
+            still = source.view(old.moment)
+            assert still.keyframe == frozen.keyframe and still.last == old.last and still.now_t == still.keyframe.t
+            assert f"run {run} is over, the server runs {now.keyframe.started.run_id} now" in still.status.message
+            back = source.move(old.moment, -3)
+            assert source.view(back).keyframe.step == 9 and source.view(back).keyframe.started.run_id == run
+            assert source.view(source.at_step(10, back)).keyframe.started.run_id == run
+            assert source.view(source.at_time(0, back)).keyframe.started.run_id == run
+            assert source.view(source.at_step(6)).keyframe.started.run_id != run
+            arrived = source.find(old.moment, parse("on=arrived"), forward=False)
+            assert arrived is None or source.view(arrived.moment).keyframe.started.run_id == run
+            with pytest.raises(InspectError, match=f"run {run} is over"):
+                control.pause_engine()
+            with pytest.raises(InspectError, match=f"run {run} is over"):
+                control.abort_sequence(0)
+            assert not second.snapshot()["engine_paused"]
+            assert not any(isinstance(event, Mark) for event in second.events())
+            directories = [each._spool.directory for each in (source._session, *source._old) if each is not None]
+            assert len(directories) == 2
+    finally:
+        source.close()
+    assert not any(directory.exists() for directory in directories)
 
 
 def test_a_connection_that_breaks_loses_nothing(tiny_server: Server, attached: ServerSource) -> None:

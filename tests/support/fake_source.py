@@ -19,9 +19,11 @@ class FakeControl:
     Attributes:
         calls: (name of the method, arguments).
         refuse: what calls are refused with; "" for none.
+        runs: that were asked for.
     """
 
     def __init__(self) -> None:
+        self.runs: list[str] = []
         self.calls: list[tuple[Any, ...]] = []
         self.refuse = ""
         self.listed: dict[int, str] = {}
@@ -30,6 +32,10 @@ class FakeControl:
         self.calls.append(call)
         if self.refuse:
             raise InspectError(self.refuse)
+
+    def of_run(self, run: str) -> FakeControl:
+        self.runs.append(run)
+        return self
 
     def pause_engine(self) -> None:
         self._call("pause_engine")
@@ -111,11 +117,11 @@ class FakeSource:
         self.asked.append(("story", seq))
         return story_of(seq, moment.segment)
 
-    def at_step(self, step: int) -> Moment:
+    def at_step(self, step: int, near: Moment | None = None) -> Moment:
         self.asked.append(("at_step", step))
         return self._first(lambda view: view.keyframe.step >= step)
 
-    def at_time(self, t: int) -> Moment:
+    def at_time(self, t: int, near: Moment | None = None) -> Moment:
         self.asked.append(("at_time", t))
         return self._first(lambda view: view.keyframe.t >= t)
 
