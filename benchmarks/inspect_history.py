@@ -61,7 +61,7 @@ def record(directory: Path, num_seqs: int, steps: int, events: int, step_ns: int
         clock(), "benchmark", 0, 1, "0", "none", config.as_record(), num_blocks, BLOCK_SIZE, VOCAB_SIZE, MODEL_LEN
     )
     core = EngineCore(
-        config, IdleRunner(num_blocks), recorder, started, eos_token_ids=frozenset(), overlap=True, clock=clock
+        config, IdleRunner(num_blocks, step_ns), recorder, started, eos_token_ids=frozenset(), overlap=True, clock=clock
     )
     shared = [[rng.randrange(VOCAB_SIZE) for _ in range(256)] for _ in range(8)]
     names, done = itertools.count(), 0

@@ -28,13 +28,19 @@ BLOCK_SIZE, MODEL_LEN, VOCAB_SIZE = 16, 2048, 1000
 
 
 class IdleRunner:
-    """A runner that computes nothing: every sampled token is 0, and every move is done at once."""
+    """A runner that computes nothing: every sampled token is 0, and every move is done at once.
+
+    Args:
+        num_blocks: of its pool.
+        device_ns: what it says that a step took.
+    """
 
     host_blocks = disk_blocks = swap_ns_per_block = 0
     vocab_size = VOCAB_SIZE
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, device_ns: int = 0) -> None:
         self.num_blocks = num_blocks
+        self._device_ns = device_ns
 
     def launch(self, plan: StepPlan) -> Any:
         """Sample."""
@@ -42,7 +48,7 @@ class IdleRunner:
 
     def collect(self, handle: Any) -> StepResult:
         """Give the tokens."""
-        return StepResult(tokens=handle)
+        return StepResult(tokens=handle, device_ns=self._device_ns)
 
     def finish_moves(self) -> list[MoveResult]:
         """There are none."""

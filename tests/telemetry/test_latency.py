@@ -44,9 +44,6 @@ def breakdown_of(latency: Latency, request: str) -> Breakdown:
     return latency.breakdown(latency.tracks.requests[request])
 
 
-# Waits
-
-
 def waits_of(events: Iterable[AnyEvent]) -> dict[int, Counter[str]]:
     """Sequence -> part -> nanoseconds of its waits, the engine's pauses included: from the events alone."""
     since: dict[int, tuple[int, str, str]] = {}  # sequence -> since when, for what, after what
