@@ -10,12 +10,12 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeGuard
 
 from ...engine.breakpoint_hits import act_on_hits
 from ...engine.breakpoints import Hit
 from ...engine.core import EngineCore
 from ...engine.outputs import Delta, RequestOutput
+from ...engine.plan import StepPlan
 from ...engine.request import describe
 from ...engine.sequence import Sequence
 from ...errors import InvalidRequest, JournalError
@@ -28,21 +28,19 @@ from ...telemetry.events import (
     EngineStopped,
     PriorityChanged,
     RequestArrived,
-    RequestFinished,
     SequenceResumed,
     StatusChanged,
     StepFinished,
     SwapFinished,
 )
 from ...telemetry.recorder import NullRecorder
+from .callbacks import Callbacks, is_pause
 from .comparison import tag
 from .recording import Recording
 from .requests import ReplayRequest, config_of, params_of
 from .runner import Interrupted, ScriptedRunner, error_of
 from .script import Divergence, Script
 from .tokens import Tokens
-
-OPERATOR_REASONS = ("operator", "await_input")
 
 
 @dataclass(frozen=True)
@@ -105,6 +103,12 @@ class ReplayCore(EngineCore):
         """Whether a step's tokens are being dealt with."""
         return self._reading
 
+    def _launch(self, plan: StepPlan) -> None:
+        super()._launch(plan)
+        read = self.script.recording.read.get(plan.step)
+        if read is not None and self._in_flight and self._in_flight[-1].plan is plan:
+            self._in_flight[-1].launch_ns = read.launch_ns  # what `auto` measures a prefill by
+
     def _is_due(self) -> bool:
         return self.script.expects_expiry and super()._is_due()
 
@@ -128,6 +132,7 @@ class Replay:
             clock=self.script.clock,
         )  # fmt: skip
         self.core.script = self.script
+        self._callbacks = Callbacks(recording, self.script, self._runner, self.core)
         self.script.snapshot = self.core.keyframe
 
     def run(self) -> Result:
@@ -188,7 +193,7 @@ class Replay:
             self._abort(self._live(event.seq).request_id)
         elif isinstance(event, StatusChanged) and event.reason == "delivered":
             core.finish([self._live(event.seq)])
-        elif _is_pause(event):
+        elif is_pause(event):
             core.pause([self._live(event.seq)], event.reason)
         else:
             return False
@@ -243,44 +248,13 @@ class Replay:
             if isinstance(event, SwapFinished):
                 event = script.after_moves() or event
             at = script.index
-            if not script.goes_on or not self._is_due_here(event):
+            if not script.goes_on or not self._callbacks.is_due(event, self._ending):
                 return
-            reads = isinstance(event, StepFinished) and not core.is_reading and any(map(_is_pause, script.frame))
+            reads = isinstance(event, StepFinished) and not core.is_reading and any(map(is_pause, script.frame))
             if not self._command(event) and reads:
                 core.drain()  # for the pause
             if script.index == at:
                 return
-
-    def _is_due_here(self, event: AnyEvent) -> bool:
-        """Whether it was this callback, not a later one, that gave a command, as far as that matters."""
-        if isinstance(event, EngineError) and self.core.is_reading and event.step == self._runner.reading:
-            if self._all_told(event):
-                raise error_of(event.message.partition(" failed: ")[2])
-            return False
-        if isinstance(event, EnginePaused) and event.cause.startswith("breakpoint "):
-            return False
-        if not isinstance(event, StatusChanged):
-            return True
-        seq = self.core.book.live_sequence(event.seq)
-        if seq is None or (event.reason == "aborted" and seq.request_id in self._ending):
-            return False
-        if event.reason == "aborted":
-            ids = [s.seq_id for s in self.core.requests[seq.request_id].sequences]
-        else:
-            ids = [event.seq]
-        read = self._recording.read.get(self._runner.reading)
-        wasted = read.wasted if read is not None else []
-        return all(seq_id not in self._runner.unread or seq_id in wasted for seq_id in ids)
-
-    def _all_told(self, error: EngineError) -> bool:
-        """Whether the sequences have all the tokens that they had when an interrupt came."""
-        for event in self.script.frame:
-            request = self.core.requests.get(event.request) if isinstance(event, RequestFinished) else None
-            if request is not None and isinstance(event, RequestFinished):
-                count = sum(seq.num_read_output_tokens for seq in request.sequences)
-                if count < event.num_output_tokens:
-                    return False
-        return True
 
     def _delivered(self, request: ReplayRequest, index: int) -> None:
         self._runner.unread.discard(request.sequences[index].seq_id)
@@ -291,11 +265,6 @@ class Replay:
             return
         if any(seq.seq_id == event.seq for seq in request.sequences):
             raise error_of(why)
-
-
-def _is_pause(event: AnyEvent) -> TypeGuard[StatusChanged]:
-    """Whether a sequence was paused from outside."""
-    return isinstance(event, StatusChanged) and event.new == "PAUSED" and event.reason in OPERATOR_REASONS
 
 
 def _require_hashes(recording: Recording, prefix_cache: bool) -> None:

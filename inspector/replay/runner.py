@@ -72,7 +72,7 @@ class ScriptedRunner:
         read = self._recording.read.get(plan.step)
         if read is not None and plan.step not in self._timed:  # a part of it, where it was launched in parts
             self._timed.add(plan.step)
-            result.device_ns = read.device_ns or read.launch_ns + read.wait_ns
+            result.device_ns, result.wait_ns = read.device_ns, read.wait_ns
         return result
 
     def finish_moves(self) -> list[MoveResult]:

@@ -1,0 +1,87 @@
+"""Which callback of the recorded run gave a command: the journal tells the command, and no callback."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeGuard
+
+from ...telemetry.events import (
+    AnyEvent,
+    BlocksCached,
+    BlocksDuplicate,
+    EngineError,
+    EnginePaused,
+    RequestFinished,
+    StatusChanged,
+)
+from .recording import Recording
+from .runner import ScriptedRunner, error_of
+from .script import Script
+
+if TYPE_CHECKING:
+    from .replay import ReplayCore
+
+OPERATOR_REASONS = ("operator", "await_input")
+
+
+def is_pause(event: AnyEvent) -> TypeGuard[StatusChanged]:
+    """Whether a sequence was paused from outside."""
+    return isinstance(event, StatusChanged) and event.new == "PAUSED" and event.reason in OPERATOR_REASONS
+
+
+class Callbacks:
+    """Tells whether the command that comes next belongs to the callback that is under way."""
+
+    def __init__(self, recording: Recording, script: Script, runner: ScriptedRunner, core: ReplayCore) -> None:
+        self._recording = recording
+        self._script = script
+        self._runner = runner
+        self._core = core
+
+    def is_due(self, event: AnyEvent, ending: set[str]) -> bool:
+        """Whether it was this callback, not a later one, that gave a command, as far as that matters.
+
+        `ending`: requests whose abort is under way.
+        """
+        if isinstance(event, EngineError) and self._core.is_reading and event.step == self._runner.reading:
+            if self._all_told(event):
+                raise error_of(event.message.partition(" failed: ")[2])
+            return False
+        if isinstance(event, EnginePaused) and event.cause.startswith("breakpoint "):
+            return False
+        if not isinstance(event, StatusChanged):
+            return True
+        seq = self._core.book.live_sequence(event.seq)
+        if seq is None or (event.reason == "aborted" and seq.request_id in ending):
+            return False
+        return not self._core.is_reading or self._has_been_read(event)
+
+    def _has_been_read(self, event: StatusChanged) -> bool:
+        """Whether the sequences that this command and those right behind it concern have the tokens that they had then.
+
+        A token that came too late came after its sequence was ended or paused, any other one before.
+        """
+        read, unread = self._recording.read.get(self._runner.reading), self._runner.unread
+        wasted = read.wasted if read is not None else []
+        if event.seq in unread and event.seq in wasted:
+            return True
+        for later in self._script.frame:
+            if isinstance(later, BlocksCached | BlocksDuplicate):
+                return True  # the reading went on
+            if isinstance(later, RequestFinished) and later.finish_reason != "abort":
+                return True  # so did what called back
+            if isinstance(later, StatusChanged):
+                if later.reason != "aborted" and not is_pause(later):
+                    return True
+                if later.seq in unread and later.seq not in wasted:
+                    return False
+        return True
+
+    def _all_told(self, error: EngineError) -> bool:
+        """Whether the sequences have all the tokens that they had when an interrupt came."""
+        for event in self._script.frame:
+            request = self._core.requests.get(event.request) if isinstance(event, RequestFinished) else None
+            if request is not None and isinstance(event, RequestFinished):
+                count = sum(seq.num_read_output_tokens for seq in request.sequences)
+                if count < event.num_output_tokens:
+                    return False
+        return True
