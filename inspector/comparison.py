@@ -115,6 +115,7 @@ def _settings(a: LatencyReading, b: LatencyReading) -> list[tuple[str, object, o
 def _told(reading: LatencyReading) -> dict[str, object]:
     started = reading.started
     facts: dict[str, object] = {"version": started.version, "model": started.model, **started.config}
+    facts.pop("journal", None)  # where it is kept is no difference
     return facts | {"num_blocks": started.num_blocks, "block_size": started.block_size}
 
 

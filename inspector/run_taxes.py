@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,9 +110,10 @@ def _host(latency: Latency) -> HostShare:
     steps = len(windows)
     if not steps:
         return HostShare(0, 0, 0.0, 0.0, 0.0, 0)
-    length = _running_within(latency)
-    device = np.minimum(windows.device, length)
-    host = np.maximum(length - device - windows.paused, 0)
+    running = _running_until(latency)
+    begins = windows.end_t - windows.device
+    device = running(windows.end_t) - running(begins)
+    host = np.maximum(running(begins) - running(windows.begin_t) - windows.paused, 0)
     columns = windows.columns
     collect = np.maximum(columns["collect_ns"] - columns["wait_ns"], 0)
     return HostShare(
@@ -120,9 +122,8 @@ def _host(latency: Latency) -> HostShare:
     )  # fmt: skip
 
 
-def _running_within(latency: Latency) -> Ints:
-    """Nanoseconds of each step's window in which any sequence was RUNNING."""
-    windows = latency.windows
+def _running_until(latency: Latency) -> Callable[[Ints], Ints]:
+    """Times [n] -> nanoseconds [n] up to each in which any sequence was RUNNING."""
     runs = sorted(
         (run.begin_t, run.end_t or latency.tracks.t) for track in latency.tracks.tracks.values() for run in track.runs
     )
@@ -133,16 +134,15 @@ def _running_within(latency: Latency) -> Ints:
         else:
             merged.append([begin, end])
     if not merged:
-        return np.zeros(len(windows), dtype=np.int64)
+        return np.zeros_like
     times = np.array(merged, dtype=np.int64)
     before = np.concatenate(([0], np.cumsum(times[:, 1] - times[:, 0])))
 
     def until(t: Ints) -> Ints:
-        """Covered nanoseconds up to each time."""
         index = np.searchsorted(times[:, 0], t, "right") - 1
         last = np.maximum(index, 0)
         inside = np.minimum(t, times[last, 1]) - times[last, 0]
         covered: Ints = np.where(index < 0, 0, before[last] + inside)
         return covered
 
-    return until(windows.end_t) - until(windows.begin_t)
+    return until

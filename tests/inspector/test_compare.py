@@ -99,11 +99,31 @@ def test_means_of_the_parts_add_up_to_that_of_the_whole(tmp_path: Path, capsys: 
         )
 
 
+def test_requests_without_a_token_have_no_part_in_the_time_to_the_first_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    requests = [*jittered(10, seed=1), *[replace(BASE, outputs=0)] * 10]
+    a = planted_journal(tmp_path / "a", requests)
+    found = compared(capsys, a, a, "--by", "ttft")
+    assert found["a"]["requests"] == 20
+    assert sum(named["mean"]["a_ns"] for named in found["parts"].values()) == pytest.approx(
+        found["measures"]["ttft"]["mean"]["a_ns"]
+    )
+
+
 def test_two_runs_of_one_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in (1, 2):
         planted_journal(tmp_path / "j", jittered(20, seed=seed), f"run{seed}")
     found = compared(capsys, tmp_path / "j", tmp_path / "j", "--run-a", "run1", "--run-b", "run2")
     assert (found["a"]["run"], found["b"]["run"]) == ("run1", "run2")
+
+
+def test_only_settings_that_differ_are_told_of_and_not_where_the_journals_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = journal(tmp_path, 1, journal="here", policy="fcfs", max_num_seqs=8)
+    b = journal(tmp_path, 2, journal="there", policy="fcfs", max_num_seqs=16)
+    assert compared(capsys, a, b)["settings"] == {"max_num_seqs": {"a": 8, "b": 16}}
 
 
 def test_other_work_is_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

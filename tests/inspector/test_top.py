@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from journals import busy_engine, stopped, writer_of
 from nanolens.inspector.latency_reading import read_latency
 from nanolens.inspector.request_table import request_table
 from nanolens.inspector.tail_culprits import tail_culprits
+from nanolens.inspector.tail_report import tail_report
 from nanolens.inspector.trace_cli import main
 from nanolens.telemetry.culprit import Culprit
+from nanolens.telemetry.events import StepFinished
 from nanolens.telemetry.latency import Breakdown
 from planted_runs import MS, Planted, jittered, planted_events, planted_journal
 
@@ -115,6 +118,68 @@ def test_many_small_culprits_are_told_of_together(tmp_path: Path, monkeypatch: p
     assert (found.kind, found.request, found.requests) == ("runners", "", 2)
     assert found.share == pytest.approx(1.0)
     assert found.words == "400 of them, none with more than 0.2%"
+
+
+def test_heads_of_the_queue_are_no_culprits_beside_those_they_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Finder:
+        def __init__(self, latency: object) -> None: ...
+
+        def find(self, breakdown: Breakdown, part: str, by: str) -> list[Culprit]:
+            whole = breakdown.parts[part]
+            return [Culprit("holder", "a", 1, whole, "held"), Culprit("head", "b", 2, whole, "stood at the head")]
+
+    monkeypatch.setattr("nanolens.inspector.tail_culprits.CulpritFinder", Finder)
+    latency = read_latency(planted_journal(tmp_path / "j", [BASE] * 2)).latency
+    found = tail_culprits(latency, list(latency.breakdowns()), ["queue_no_blocks"])
+    assert [(c.kind, c.request, c.requests) for c in found] == [("holder", "a", 2)]
+
+
+def test_rows_of_the_slowest_are_those_of_the_whole_table(tmp_path: Path) -> None:
+    """Requests that never had a token are passed over by ttft, and keep their rows."""
+    requests = [replace(BASE, outputs=0)] * 3 + [replace(BASE, wait=i * MS) for i in (90, 10, 20)]
+    table = request_table(read_latency(planted_journal(tmp_path / "j", requests)).latency.breakdowns(), 0)
+    report = tail_report(table, "ttft")
+    assert (report.requests, report.slow_rows) == (3, [3])
+    assert table.request[3] == report.named[0].request == "req-3"
+
+
+def test_a_prompt_of_a_bands_first_length_is_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    requests = [replace(BASE, prompt=prompt) for prompt in (63, 64, 255, 256)]
+    found = top(capsys, planted_journal(tmp_path / "j", requests))["cohorts"]["prompt tokens"]
+    assert [(c["label"], c["requests"]) for c in found] == [("0-63", 1), ("64-255", 2), ("256-1023", 1)]
+
+
+def test_the_time_after_an_abort_is_neither_the_hosts_nor_the_devices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last step goes on for 3 ms after its only sequence has ended."""
+    events = planted_events([replace(BASE, device=9 * MS, host=1 * MS)])
+    last = next(i for i in reversed(range(len(events))) if isinstance(events[i], StepFinished))
+    step, end = events[last], events[last + 1 : last + 4]
+    for event in end:
+        event.t -= 3 * MS  # type: ignore[union-attr]
+    step.wasted = [0]  # type: ignore[union-attr]
+    events[last : last + 4] = [*end, step]
+    writer = writer_of(tmp_path / "j")
+    writer.append(events[1:])
+    writer.close()
+    found = top(capsys, tmp_path / "j")["host"]
+    assert (found["host"], found["device"]) == (5 * MS, 42 * MS)
+
+
+def test_colours_mark_a_cohort_with_many_of_the_slowest_on_a_terminal_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = run_of(tmp_path, replace(BASE, prompt=2000, wait=500 * MS))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    lines = said(capsys, journal).splitlines()
+    assert next(line for line in lines if "1024-4095" in line).startswith("\x1b[33m")
+    assert next(line for line in lines if "0-63" in line).startswith("0-63")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in said(capsys, journal)
 
 
 def test_cohorts_count_every_request_and_where_the_slowest_are(

@@ -34,6 +34,7 @@ class Planted:
         wait: it waits so long for `reason` before it is admitted.
         device: of each of its steps.
         host: between two of its steps.
+        outputs: with 0 it is aborted after its wait.
         idle: after it, until the next one arrives.
     """
 
@@ -79,10 +80,14 @@ class PlantedRun:
         """One request, from its arrival to its end."""
         seq, name, add = self.seqs, f"req-{self.seqs}", self.events.append
         self.seqs += 1
-        add(RequestArrived(self.t, name, [seq], planted.prompt, planted.outputs, planted.priority, {}))
+        add(RequestArrived(self.t, name, [seq], planted.prompt, max(1, planted.outputs), planted.priority, {}))
         add(StatusChanged(self.t, self.step, seq, "", "WAITING", "arrived", name))
         add(WaitReasonChanged(self.t, self.step, seq, planted.reason))
         self.t += planted.wait
+        if not planted.outputs:
+            add(StatusChanged(self.t, self.step, seq, "WAITING", "FINISHED", "aborted"))
+            add(RequestFinished(self.t, name, "abort", planted.prompt, 0, 0))
+            return
         add(StatusChanged(self.t, self.step + 1, seq, "WAITING", "RUNNING", "admitted"))
         hit, evicted = planted.hit, planted.evicted
         new = planted.prompt - hit - evicted
