@@ -15,7 +15,7 @@ from .choices import find_choices
 from .once import as_json, as_text
 from .sources.opening import open_source
 from .sources.source import Source
-from .tui.app import INTERVAL_S, NanoInspectApp
+from .tui.app import BY_SIGNAL, INTERVAL_S, NanoInspectApp
 from .view import View
 from .web import PORT, serve
 
@@ -40,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program's name; None takes the process's own.
 
     Returns:
-        0: it ended in order; 1: there is nothing that can be looked at, in a line on stderr; 2: wrong usage.
+        0: it ended in order; 1: there is nothing that can be looked at, in a line on stderr; 2: wrong usage; 128 and
+        the number of the signal that ended it.
     """
     parser = make_parser()
     arguments = parser.parse_args(argv)
@@ -51,10 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments)
     except NanolensError as error:
         return _failed(str(error))
-    except BrokenPipeError:
-        # The reader of our output went away: nothing is wrong, and the interpreter must not try to flush again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
     except KeyboardInterrupt:
         return EXIT_OK
 
@@ -121,7 +118,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.once or arguments.json:
         return _print_once(_source(arguments), arguments.json, DEMO_STEPS if arguments.demo else 0)
     if not _has_screen():
-        raise InspectError("there is no terminal here: --once and --json print, --web serves to a browser")
+        raise InspectError("no terminal here, or a dumb one: --once and --json print, --web serves to a browser")
     if arguments.target or arguments.demo:
         app = NanoInspectApp(_source(arguments), arguments.interval)
     else:
@@ -133,12 +130,14 @@ def _run(arguments: argparse.Namespace) -> int:
     words = app.run()
     if words:
         return _failed(words)
-    return EXIT_FAILED if app.return_code else EXIT_OK
+    code = app.return_code or 0
+    return code if code > BY_SIGNAL else EXIT_FAILED if code else EXIT_OK
 
 
 def _has_screen() -> bool:
-    """A terminal; or pipes to textual-serve, in place of one."""
-    return (sys.stdout.isatty() and sys.stdin.isatty()) or "TEXTUAL_DRIVER" in os.environ
+    """A terminal that can move its cursor; or pipes to textual-serve, in place of one."""
+    is_terminal = sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM") != "dumb"
+    return is_terminal or "TEXTUAL_DRIVER" in os.environ
 
 
 def _source(arguments: argparse.Namespace) -> Source:
@@ -170,11 +169,22 @@ def _print_once(source: Source, in_json: bool, min_step: int) -> int:
     finally:
         source.close()
     if in_json:
-        print(json.dumps(as_json(view, source.title), indent=1, ensure_ascii=False))
+        text = json.dumps(as_json(view, source.title), indent=1, ensure_ascii=False) + "\n"
     else:
-        print(as_text(view, source.title), end="")
-    sys.stdout.flush()
+        text = as_text(view, source.title)
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        _drop_output()
+    except OSError as error:
+        _drop_output()
+        return _failed(f"the output can't be written ({error.strerror})")
     return EXIT_OK
+
+
+def _drop_output() -> None:
+    """What could not be written must not be tried again by the interpreter at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def first_view(source: Source, min_step: int = 0, wait_s: float = FIRST_VIEW_S) -> View:

@@ -62,7 +62,10 @@ def as_text(view: View, title: str) -> str:
 
 
 def as_json(view: View, title: str) -> dict[str, Any]:
-    """The same, for programs: names as in GET /debug/snapshot where it has them; times in seconds."""
+    """The same, for programs; times in seconds.
+
+    `sequences` has the columns of the Sequences view; the rest is named as in GET /debug/snapshot where that has it.
+    """
     keyframe, started = view.keyframe, view.keyframe.started
     table = sequence_table(sequence_rows(view))
     references = Counter(block for seq in keyframe.sequences for block in seq.block_table if block >= 0)

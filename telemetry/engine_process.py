@@ -17,6 +17,15 @@ def is_running(started: EngineStarted) -> bool:
     return was_and_is(started.pid, started.t)
 
 
+def is_stopped(started: EngineStarted) -> bool:
+    """Whether a process that is there has been stopped by a signal (SIGSTOP), until it is continued."""
+    try:
+        stat = Path(f"/proc/{started.pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] == "T"
+
+
 def was_and_is(pid: int, t: int) -> bool:
     """Whether the process that had a number at a time of the clock (ns) still has it."""
     if t > time.monotonic_ns() + _SLACK_NS:

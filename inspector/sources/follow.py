@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...errors import AuditError, InspectError, JournalError
-from ...telemetry.engine_process import is_running
+from ...telemetry.engine_process import is_running, is_stopped
 from ...telemetry.events import Keyframe
 from ...telemetry.reader import Frame, JournalReader, Position
 from ...telemetry.state import EngineState
@@ -54,6 +54,7 @@ class Follower:
         self._moment: Moment | None = None
         self._shown: tuple[Moment, Keyframe] | None = None  # the last keyframe that was made
         self._gone = 0.0  # since when the engine's process is known to be gone; monotonic seconds
+        self._is_stopped = False  # the engine's process is there, but stopped
         self._looked = 0.0
         self._error = ""
         self._changed = time.time()  # when the source's state became what it is
@@ -77,13 +78,17 @@ class Follower:
 
     @property
     def status(self) -> SourceStatus:
-        """Live until the engine stopped in order (ended), its process is gone (dead), or reading failed (dead)."""
+        """Live until the engine stopped in order (ended), its process is gone (dead) or stopped (stale), or reading
+        failed (dead).
+        """
         if self._state.stopped is not None:
             return SourceStatus("ended", self._changed, f"the engine stopped: {self._state.stopped.reason}")
         if self._gone:
             return SourceStatus("dead", self._changed, "the engine's process is gone, and did not stop in order")
         if self._error:
             return SourceStatus("dead", self._changed, self._error)
+        if self._is_stopped:
+            return SourceStatus("stale", self._changed, "the engine's process has been stopped (SIGSTOP)")
         return SourceStatus("live" if self._caught_up.is_set() else "connecting", self._changed)
 
     @property
@@ -166,6 +171,9 @@ class Follower:
             started = self._state.started
             if not self._gone and started is not None and not is_running(started):
                 self._gone, self._changed = now, time.time()
+            is_stopped_now = started is not None and not self._gone and is_stopped(started)
+            if is_stopped_now != self._is_stopped:
+                self._is_stopped, self._changed = is_stopped_now, time.time()
         return self._stop.is_set() or (self._gone > 0 and now - self._gone > FORGET_S)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...errors import InspectError
+from ...errors import InspectError, JournalError
+from ...telemetry.segment_files import list_runs
 from .journal_source import JournalSource
 from .server_source import ServerSource
 from .source import Source
@@ -16,7 +17,7 @@ def open_source(target: str, api_key: str | None = None, run: str | None = None)
     Args:
         target: http://host:port, host:port, or a path.
         api_key: for a server.
-        run: of a journal; None: the one written to last.
+        run: of a journal, or the part behind its last hyphen; None: the one written to last.
 
     Raises:
         InspectError: it is none of these, in words.
@@ -25,7 +26,17 @@ def open_source(target: str, api_key: str | None = None, run: str | None = None)
         if run is not None:
             raise InspectError(f"run={run!r}: a server has one run; leave --run out, or give its journal's directory")
         return ServerSource(target, api_key)
-    return JournalSource(target, run)
+    return JournalSource(target, None if run is None else _whole_id(Path(target), run))
+
+
+def _whole_id(directory: Path, run: str) -> str:
+    """The id of a run that is named by its last part, as the screen does; what is no such part stays as it is."""
+    try:
+        runs = list_runs(directory) if directory.is_dir() else []
+    except JournalError:
+        return run
+    found = [each for each in runs if each.endswith(f"-{run}")]
+    return found[0] if run not in runs and len(found) == 1 else run
 
 
 def is_url(target: str) -> bool:

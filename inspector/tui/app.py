@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -17,6 +19,8 @@ from .look_screen import VIEWS
 from .picker_screen import Choice, PickerScreen
 
 INTERVAL_S = 0.5
+BY_SIGNAL = 128  # plus its number: the return code of an app that a signal has ended
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 DARK = Theme(
     name="nanolens-dark",
     dark=True,
@@ -93,7 +97,10 @@ class NanoInspectApp(App[str]):
         self.export_dir = export_dir or Path.cwd()
 
     def on_mount(self) -> None:
-        """Show the source, or ask for one."""
+        """Show the source, or ask for one; signals that end the program give the terminal back first."""
+        for number in _ENDING:
+            asyncio.get_running_loop().add_signal_handler(number, lambda code: self.exit(return_code=code),
+                                                          BY_SIGNAL + number)  # fmt: skip
         for theme in (DARK, LIGHT):
             self.register_theme(theme)
         self.theme = DARK.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any, ClassVar
 
@@ -261,6 +262,7 @@ class InspectScreen(LookScreen):
         if not form or self._view is None:
             return
         table = self.active.exported()
+        await self._clear_toasts()
         screenshot = self.app.export_screenshot(title=f"nano-inspect: {table.title}") if form == "svg" else ""
         try:
             path = write_export(self.nano_app.export_dir, form, table, self._view.keyframe.step, screenshot)
@@ -268,6 +270,15 @@ class InspectScreen(LookScreen):
             self.notify(f"can't be written: {error}", title="Export", severity="error", markup=False)
         else:
             self.notify(str(path), title="Exported", markup=False)
+
+    async def _clear_toasts(self) -> None:
+        """What an export before this one has told does not belong into a picture."""
+        self.app.clear_notifications()
+        for toast in self.query("Toast"):
+            await toast.remove()
+        drawn = asyncio.Event()
+        self.call_after_refresh(drawn.set)
+        await drawn.wait()
 
     def action_copy(self) -> None:
         """Copy what is under the cursor by its id."""

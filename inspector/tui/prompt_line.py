@@ -30,7 +30,7 @@ class PromptLine(Vertical):
     PromptLine .prompt--label { width: auto; color: $accent; text-style: bold; padding: 0 1; }
     PromptLine Input { width: 1fr; height: 1; border: none; padding: 0; background: $boost; }
     PromptLine Input:focus { border: none; }
-    PromptLine > .prompt--error { height: auto; max-height: 4; color: $error; padding: 0 1; }
+    PromptLine > .prompt--error { height: auto; max-height: 10; color: $error; padding: 0 1; }
     """
 
     def __init__(self, id: str | None = None) -> None:
@@ -56,7 +56,8 @@ class PromptLine(Vertical):
             text: to begin with.
             hint: shown while there is nothing.
             take: gets the line on enter; what it answers is wrong with it, and "" ends the question.
-            change: gets the line whenever it changes, and the first text again if the question is given up.
+            change: gets the line whenever it changes, and the first text again where that is wrong, or the question
+                is given up.
         """
         if not self.is_asking:
             self._focused = self.screen.focused
@@ -75,7 +76,10 @@ class PromptLine(Vertical):
     def _changed(self, event: Input.Changed) -> None:
         event.stop()
         if self.is_asking:
-            self._say(self._change(event.value) if self._change else "")
+            error = self._change(event.value) if self._change else ""
+            if error and self._change:
+                self._change(self._was)  # not what the line was on its way here
+            self._say(error)
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:

@@ -68,7 +68,7 @@ class TimeBar(Widget):
         t, first, last = view.keyframe.t, view.first, view.last
         behind = max(0, last.t - t)
         follows = "end" if view.status.state in ("ended", "dead") else "live"
-        state = f" ∥ {'-' + duration(behind) if behind else 'now':<7}" if self._frozen else f" ▶ {follows:<7}"
+        state = f" ∥ {'-' + duration(behind) if behind else 'now':<6} " if self._frozen else f" ▶ {follows:<7}"
         line.append(state, self._style("time--frozen" if self._frozen else "time--live"))
         ends = self._ends(view) if width >= 100 else ("", "")
         right = self._right(view, width)

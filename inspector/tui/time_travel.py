@@ -65,7 +65,7 @@ class To:
         if place.step is not None:
             return source.at_step(place.step, moment)
         if place.steps is not None:
-            return source.move(moment, place.steps)
+            return source.move(moment, place.steps) if place.steps else moment
         return source.at_time(place.t or 0, moment)
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
 from textual import events
 from textual.command import CommandPalette
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from app_driver import Driver, drive
+from fake_source import FakeSource
 from nanolens.inspector.tui.app import DARK, LIGHT
 from nanolens.inspector.tui.dialogs import ChoiceScreen, Dialog
 from nanolens.inspector.tui.help_screen import SECTIONS, HelpScreen
@@ -67,6 +70,45 @@ def test_only_the_first_key_of_a_dialog_counts(tmp_path: Path) -> None:
 
     drive(scenario, export_dir=tmp_path)
     assert [path.suffix for path in tmp_path.iterdir()] == [".csv"]
+
+
+def test_a_picture_shows_nothing_of_the_export_before_it(tmp_path: Path) -> None:
+    async def scenario(driver: Driver) -> None:
+        await driver.press("E", "c")
+        await driver.until(lambda: driver.told)
+        await driver.press("E", "s")
+        await driver.until(lambda: len(list(tmp_path.iterdir())) == 2)
+
+    drive(scenario, export_dir=tmp_path)
+    (picture,) = tmp_path.glob("*.svg")
+    assert "sleeper" in picture.read_text() and "Exported" not in picture.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
+    async def scenario(driver: Driver) -> None:
+        assert signal.getsignal(number) is not signal.SIG_DFL
+        os.kill(os.getpid(), number)
+        await driver.until(lambda: driver.app.return_code == 128 + number)
+
+    source = FakeSource()
+    drive(scenario, source)
+    assert source.closed
+
+
+def test_a_filter_that_is_wrong_leaves_the_one_before(tmp_path: Path) -> None:
+    async def scenario(driver: Driver) -> None:
+        await driver.press("slash")
+        await driver.type("twins")
+        await driver.press("enter", "slash")
+        field = driver.screen._prompt.query_one(Input)
+        field.value = "foo"
+        await driver.until(lambda: "/foo" in driver.text("tabs"))
+        field.value = "foo:bar"
+        await driver.until(lambda: "/twins" in driver.text("tabs"))
+        assert len(driver.screen.active.exported().rows) == 2
+
+    drive(scenario)
 
 
 def test_an_export_can_be_given_up(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from fake_source import FakeSource
+from journals import busy_engine
 from nanolens.errors import InspectError
 from nanolens.inspector import inspect_cli
 from nanolens.inspector.inspect_cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE, first_view, main
@@ -128,6 +131,31 @@ def test_without_a_terminal_nothing_is_drawn(
     monkeypatch.delenv("TEXTUAL_DRIVER", raising=False)
     assert main(["http://h:1"]) == EXIT_FAILED
     assert "no terminal" in capsys.readouterr().err and not opened
+
+
+def test_a_dumb_terminal_is_no_screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("TEXTUAL_DRIVER", raising=False)
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("sys.stdout", Terminal())
+    for term, has in (("dumb", False), ("xterm-256color", True)):
+        monkeypatch.setenv("TERM", term)
+        assert inspect_cli._has_screen() is has
+
+
+class Terminal:
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("flag", ["--once", "--json"])
+def test_output_that_can_not_be_written_is_one_line(flag: str, tmp_path: Path) -> None:
+    busy_engine(tmp_path).close()
+    command = [sys.executable, "-P", "-m", "nanolens.inspector.inspect_cli", str(tmp_path), flag]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "nano-inspect: the output can't be written (No space left on device)\n"
 
 
 def test_the_app_gets_source_and_interval(opened: list[Any], apps: list[NanoInspectApp]) -> None:

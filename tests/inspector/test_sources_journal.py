@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from nanolens.inspector.once import as_json
 from nanolens.inspector.sequence_rows import sequence_rows
 from nanolens.inspector.sources.follow import silence
 from nanolens.inspector.sources.journal_source import JournalSource
+from nanolens.inspector.sources.opening import open_source
 from nanolens.inspector.view import SourceStatus
 from nanolens.telemetry.differences import keyframe_differences
 from nanolens.telemetry.events import EngineStarted, JournalDropped, Keyframe
@@ -103,6 +105,11 @@ def test_a_killed_engine_is_dead_and_what_it_ran_is_shown(tmp_path: Path) -> Non
         assert child.stdout is not None and child.stdout.readline() == b"working\n"
         source = opened(tmp_path / "j")
         assert source.view().status.state == "live"
+        os.kill(child.pid, signal.SIGSTOP)
+        until(lambda: source.status.state == "stale", "stopped")
+        assert "SIGSTOP" in source.status.message
+        os.kill(child.pid, signal.SIGCONT)
+        until(lambda: source.status.state == "live", "going on")
     finally:
         child.kill()
         child.wait()
@@ -139,6 +146,18 @@ def test_the_newest_run_is_shown_unless_another_is_named(tmp_path: Path) -> None
         assert source.run == expected and source.view().keyframe.started.run_id == expected
         assert expected in source.title
         source.close()
+
+
+def test_a_run_is_named_by_its_last_part_too(tmp_path: Path) -> None:
+    for run in ("20260101T000000-aaa111", "20260101T000000-bbb222"):
+        writer_of(tmp_path, run).close()
+        time.sleep(0.01)
+    for name in ("aaa111", "20260101T000000-aaa111"):
+        source = open_source(str(tmp_path), run=name)
+        assert isinstance(source, JournalSource) and source.run == "20260101T000000-aaa111"
+        source.close()
+    with pytest.raises(InspectError, match="its runs are"):
+        open_source(str(tmp_path), run="111")
 
 
 def test_after_a_gap_the_state_holds_again_from_the_next_keyframe(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from fake_source import FakeSource
 from nanolens.errors import InspectError
+from nanolens.inspector.clock_words import Jump
 from nanolens.inspector.tui.time_travel import Steps, TimeTravel, To, ToEvent
 from nanolens.inspector.view import Moment
 from nanolens.telemetry.predicate import parse
@@ -33,6 +34,14 @@ def test_ways_are_gone_in_order() -> None:
     travel.add(To(Moment(9, 0, 0)))
     travel.add(Steps(1))
     assert travel.look(Moment(20, 0, 0), None).view.moment.segment == 10
+
+
+def test_no_steps_at_all_lead_nowhere_else() -> None:
+    source = FakeSource()
+    travel = TimeTravel(source)
+    travel.add(To(Jump(steps=0)))
+    assert travel.look(Moment(7, 0, 0), None).view.moment == Moment(7, 0, 0)
+    assert source.asked == []
 
 
 def test_the_first_way_leads_from_what_is_on_the_screen() -> None:
