@@ -19,7 +19,7 @@ from nanolens.inspector.tail_culprits import tail_culprits
 from nanolens.inspector.tail_report import tail_report
 from nanolens.inspector.trace_cli import main
 from nanolens.telemetry.culprit import Culprit
-from nanolens.telemetry.events import StepFinished
+from nanolens.telemetry.events import EngineContinued, EnginePaused, StepFinished
 from nanolens.telemetry.latency import Breakdown
 from planted_runs import MS, Planted, jittered, planted_events, planted_journal
 
@@ -167,6 +167,19 @@ def test_the_time_after_an_abort_is_neither_the_hosts_nor_the_devices(
     writer.close()
     found = top(capsys, tmp_path / "j")["host"]
     assert (found["host"], found["device"]) == (5 * MS, 42 * MS)
+
+
+def test_a_paused_engine_is_not_the_hosts_doing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = planted_events([replace(BASE, device=9 * MS, host=20 * MS)])
+    first = next(i for i in range(len(events)) if isinstance(events[i], StepFinished))
+    t, step = events[first].t, events[first].step  # type: ignore[union-attr]
+    events[first + 1 : first + 1] = [EnginePaused(t, step, "operator"), EngineContinued(t + 15 * MS, step, 0)]
+    writer = writer_of(tmp_path / "j")
+    writer.append(events[1:])
+    writer.close()
+    found = top(capsys, tmp_path / "j")
+    assert (found["host"]["host"], found["host"]["device"]) == (85 * MS, 45 * MS)
+    assert found["slowest"]["parts"]["engine_paused"] == 15 * MS
 
 
 def test_colours_mark_a_cohort_with_many_of_the_slowest_on_a_terminal_alone(
