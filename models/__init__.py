@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from .generation import GenerationDefaults
+    from .parallel import Collectives, Shard
     from .tokenizer import AnyTokenizer
     from .transformer import Transformer
 
@@ -96,22 +97,31 @@ def load_config(name: str) -> ModelConfig:
     return found.config if isinstance(found, DummyModel) else _read_config(found)
 
 
-def load_model(name: str, dtype: str = "auto", device: str | torch.device = "cpu") -> Transformer:
-    """Load a model, ready to run; its `config.dtype` is the one it runs in.
+def load_model(
+    name: str,
+    dtype: str = "auto",
+    device: str | torch.device = "cpu",
+    shard: Shard | None = None,
+    collectives: Collectives | None = None,
+) -> Transformer:
+    """Load a model, or one rank's part of it, ready to run; its `config.dtype` is the one it runs in.
 
     Args:
         name: as for `resolve_model`.
         dtype: "float32", "bfloat16", "float16"; "auto": float32 on a CPU, elsewhere the checkpoint's.
         device: where to.
+        shard: the part, where the model is split; `config` then has this rank's heads and MLP columns. None: all.
+        collectives: to the other ranks; needed where there are any.
 
     Raises:
         UnknownModel, ModelLoadError: naming the file, tensor or config key at fault.
-        InvalidConfig: another dtype.
+        InvalidConfig: another dtype, or a model that can't be split so.
     """
     import torch
 
     from .dummy import fill_random
     from .loader import Checkpoint, load_weights, stored_dtype
+    from .parallel import WHOLE
     from .transformer import Transformer
 
     if dtype not in ("auto", *DTYPES):
@@ -123,7 +133,7 @@ def load_model(name: str, dtype: str = "auto", device: str | torch.device = "cpu
         config = dataclasses.replace(config, dtype="float32" if dtype == "auto" else dtype)
 
     def build(config: ModelConfig) -> Transformer:
-        return Transformer(config, getattr(torch, config.dtype or "float32"), place)
+        return Transformer(config, getattr(torch, config.dtype or "float32"), place, shard or WHOLE, collectives)
 
     if isinstance(found, DummyModel):
         model = build(config)

@@ -18,6 +18,7 @@ from ..kernels.rotary import rotary_tables
 from .batch import ForwardBatch
 from .config import ModelConfig
 from .layers import Attention, GatedMLP, Linear, Norm, Placement, Target
+from .parallel import WHOLE, Collectives, Shard
 from .rope import rope_frequencies
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -75,17 +76,29 @@ class Transformer(nn.Module):
     """A decoder with its head. Parameters are unset until a loader fills the views of `targets`, then calls `pack`.
 
     Args:
-        config: its shape.
+        config: the whole model's shape.
         dtype: of all parameters.
         device: where they lie.
+        shard: the part to hold, where several ranks share the model.
+        collectives: to the other ranks; None where there are none.
+
+    Attributes:
+        config: the shape of what it holds: of a part, its own heads and MLP columns, and the whole vocabulary.
     """
 
     cos_sin: Tensor
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        dtype: torch.dtype,
+        device: torch.device,
+        shard: Shard = WHOLE,
+        collectives: Collectives | None = None,
+    ) -> None:
         super().__init__()
         place = Placement(dtype, device)
-        self.config = config
+        self.config = shard.config(config)
         self.embedding = place.empty(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(config, layer, place) for layer in range(config.num_layers))
         self.norm = Norm("model.norm", config.hidden_size, place)
