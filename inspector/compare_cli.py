@@ -91,7 +91,10 @@ def verdict(c: Comparison) -> str:
             f"({change(mean.delta)}, {change(mean.low)} to {change(mean.high)})."
         )
     elif not mean.judged:
-        first = f"There are too few requests, or they are too much alike, to tell whether {c.by} changed."
+        first = (
+            f"There are too few requests, or they are too much alike, to tell whether {c.by} changed: "
+            f"{time(mean.a)} and {time(mean.b)} in the mean."
+        )
     else:
         first = f"No change of {c.by} can be told from chance: {time(mean.a)} and {time(mean.b)} in the mean."
     changed = c.changed

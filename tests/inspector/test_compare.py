@@ -137,7 +137,7 @@ def test_a_few_requests_are_not_judged(tmp_path: Path, capsys: pytest.CaptureFix
     b = planted_journal(tmp_path / "b", jittered(3, replace(BASE, wait=500 * MS), seed=2), "b")
     assert main(["compare", str(a), str(b)]) == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert "There are too few requests, or they are too much alike, to tell whether e2e changed." in words
+    assert "There are too few requests, or they are too much alike, to tell whether e2e changed: 11" in words
     assert "No part changed" not in words
 
 
