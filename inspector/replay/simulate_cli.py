@@ -1,0 +1,59 @@
+"""The what-if side of `nano-trace replay`: `--set` and `--sweep`. Knows flags and files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from ...errors import InvalidConfig
+from .recording import Recording
+from .simulate import Simulated, WhatIf
+from .simulate_report import as_json, sweep_lines, sweep_svg, what_if_lines
+from .simulate_settings import parse_setting, parse_sweep
+
+
+def run_what_if(
+    recording: Recording, changes: list[str], sweep: str | None, plot: str | None, json_wanted: bool
+) -> list[str]:
+    """Simulate a recorded run with other settings; the lines to print.
+
+    Args:
+        recording: the run.
+        changes: `NAME=VALUE`, each.
+        sweep: `NAME=FROM..TO`, say; None: no sweep.
+        plot: an SVG file to write; None: none.
+        json_wanted: one line of JSON instead of a table.
+
+    Raises:
+        InvalidConfig: a setting that can't be used, or a file that can't be written.
+        JournalError: a run that can't be simulated.
+    """
+    started = recording.started
+    settings = [parse_setting(text, started) for text in changes]
+    swept = [] if sweep is None else parse_sweep(sweep, started)
+    if plot is not None and not swept:
+        raise InvalidConfig("--plot draws a sweep: give --sweep too")
+    what_if = WhatIf(recording)
+    base = what_if.run()
+    found = [what_if.run([*settings, value]) for value in swept] if swept else [what_if.run(settings)]
+    if plot is not None:
+        _write(Path(plot), sweep_svg(what_if, found))
+    if json_wanted:
+        return [json.dumps(as_json(what_if, base, found))]
+    return _lines(what_if, base, found, swept=bool(swept))
+
+
+def _lines(what_if: WhatIf, base: Simulated, found: list[Simulated], swept: bool) -> list[str]:
+    if swept:
+        return sweep_lines(what_if, base, found, shutil.get_terminal_size((100, 24)).columns)
+    return what_if_lines(what_if, base, found[0])
+
+
+def _write(path: Path, text: str) -> None:
+    if path.suffix != ".svg":
+        raise InvalidConfig(f"--plot {path}: must be a file whose name ends in .svg")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidConfig(f"--plot {path}: can't be written: {error}") from error
