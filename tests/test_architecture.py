@@ -33,6 +33,7 @@ TORCH_FREE = [
     "nanolens.engine.async_engine",
     "nanolens.engine.block_manager",
     "nanolens.engine.scheduler",
+    "nanolens.inspector.replay.report",
     "nanolens.inspector.sources.demo",
     "nanolens.inspector.sources.opening",
     "nanolens.inspector.trace_cli",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .replay import ReplayCore
 
 OPERATOR_REASONS = ("operator", "await_input")
+_NEVER = 1 << 62
 
 
 def is_pause(event: AnyEvent) -> TypeGuard[StatusChanged]:
@@ -29,13 +30,18 @@ def is_pause(event: AnyEvent) -> TypeGuard[StatusChanged]:
 
 
 class Callbacks:
-    """Tells whether the command that comes next belongs to the callback that is under way."""
+    """Tells whether the command that comes next belongs to the callback that is under way.
+
+    Attributes:
+        pausing: sequences that a breakpoint is about to pause.
+    """
 
     def __init__(self, recording: Recording, script: Script, runner: ScriptedRunner, core: ReplayCore) -> None:
         self._recording = recording
         self._script = script
         self._runner = runner
         self._core = core
+        self.pausing: set[int] = set()
 
     def is_due(self, event: AnyEvent, ending: set[str]) -> bool:
         """Whether it was this callback, not a later one, that gave a command, as far as that matters.
@@ -48,6 +54,8 @@ class Callbacks:
             return False
         if isinstance(event, EnginePaused) and event.cause.startswith("breakpoint "):
             return False
+        if is_pause(event) and event.old == "WAITING" and event.seq in self.pausing:
+            return False
         if not isinstance(event, StatusChanged):
             return True
         seq = self._core.book.live_sequence(event.seq)
@@ -58,12 +66,12 @@ class Callbacks:
     def _has_been_read(self, event: StatusChanged) -> bool:
         """Whether the sequences that this command and those right behind it concern have the tokens that they had then.
 
-        A token that came too late came after its sequence was ended or paused, any other one before.
+        A token that came too late came after its sequence was ended or paused, any other one before. While one of
+        these is still to come, the command can wait for the next callback.
         """
         read, unread = self._recording.read.get(self._runner.reading), self._runner.unread
         wasted = read.wasted if read is not None else []
-        if event.seq in unread and event.seq in wasted:
-            return True
+        turn = unread.get(event.seq, _NEVER) if event.seq in wasted else _NEVER
         for later in self._script.frame:
             if isinstance(later, BlocksCached | BlocksDuplicate):
                 return True  # the reading went on
@@ -72,7 +80,7 @@ class Callbacks:
             if isinstance(later, StatusChanged):
                 if later.reason != "aborted" and not is_pause(later):
                     return True
-                if later.seq in unread and later.seq not in wasted:
+                if later.seq not in wasted and unread.get(later.seq, turn) < turn:
                     return False
         return True
 

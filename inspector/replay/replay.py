@@ -163,7 +163,10 @@ class Replay:
         if self._command(event):
             return
         if isinstance(event, BreakpointHit):
-            core.act_on(self._hits())
+            hits = self._hits()
+            self._callbacks.pausing = {hit.seq for hit in hits if hit.action == "sequence"}
+            core.act_on(hits)
+            self._callbacks.pausing = set()
         elif isinstance(event, EngineStopped):
             core.close(event.reason)
         elif isinstance(event, EngineError) and not event.message.startswith(f"step {core.in_flight_step} failed: "):
@@ -257,7 +260,7 @@ class Replay:
                 return
 
     def _delivered(self, request: ReplayRequest, index: int) -> None:
-        self._runner.unread.discard(request.sequences[index].seq_id)
+        self._runner.unread.pop(request.sequences[index].seq_id, None)
 
     def _fail_text(self, request: ReplayRequest, index: int) -> None:
         why, event = self._recording.text_errors.get(request.sequences[index].seq_id), self.script.next

@@ -24,7 +24,7 @@ class ScriptedRunner:
 
     Attributes:
         reading: the step that was collected last.
-        unread: its sampling sequences whose token has not been passed on yet.
+        unread: its sampling sequences whose token has not been passed on yet, with their place in the reading.
     """
 
     def __init__(
@@ -35,11 +35,12 @@ class ScriptedRunner:
         self.swap_ns_per_block = recording.ready.get("swap_ns_per_block", 0)
         self.vocab_size = recording.started.vocab_size
         self.reading = 0
-        self.unread: set[int] = set()
+        self.unread: dict[int, int] = {}
         self._recording = recording
         self._script = script
         self._tokens = tokens
         self._timed: set[int] = set()
+        self._place = 0
 
     def launch(self, plan: StepPlan) -> Any:
         """Take a plan; fail as it did."""
@@ -55,7 +56,7 @@ class ScriptedRunner:
         self._fail_as_recorded(plan)
         result = StepResult(tokens=[], moved=_results(self._recording.moved.get(plan.step, [])))
         if plan.step != self.reading:  # else it is another part of it
-            self.reading, self.unread = plan.step, set()
+            self.reading, self.unread, self._place = plan.step, {}, 0
         for seq, start, count, samples, epoch in zip(
             plan.sequences, plan.starts, plan.counts, plan.samples, plan.epochs, strict=True
         ):
@@ -67,7 +68,8 @@ class ScriptedRunner:
             token = self._tokens.at(seq.seq_id, start + count)
             result.tokens.append(token)
             if seq.epoch == epoch:
-                self.unread.add(seq.seq_id)
+                self.unread[seq.seq_id] = self._place
+                self._place += 1
                 seq.stop_token_ids = frozenset((token,)) if key in self._recording.stops else frozenset()
         read = self._recording.read.get(plan.step)
         if read is not None and plan.step not in self._timed:  # a part of it, where it was launched in parts
