@@ -204,6 +204,10 @@ class AsyncEngine:
         """Put a note into the journal. Errors: InvalidRequest."""
         await self._running().call(commands.Mark(text, origin), type(None))
 
+    async def note_stall(self, request_id: str, stalled_ns: int, pieces: int, end_t: int = 0) -> None:
+        """Have the journal hold that the reader of a stream held it up. Errors: InvalidRequest."""
+        await self._running().call(commands.NoteStall(request_id, stalled_ns, pieces, end_t), type(None))
+
     async def progress(self) -> Progress:
         """How far the engine has come; answered between two steps, so that a step that hangs gives no answer."""
         return await self._running().call(commands.AskProgress(), Progress)

@@ -130,6 +130,19 @@ class Mark(EngineCommand):
         engine.mark(self.text, self.origin)
 
 
+class NoteStall(EngineCommand):
+    """`Engine.note_stall`."""
+
+    request_id: str
+    stalled_ns: int
+    pieces: int
+    end_t: int
+
+    def run(self, engine: Engine) -> None:
+        """Nothing comes back."""
+        engine.note_stall(self.request_id, self.stalled_ns, self.pieces, self.end_t)
+
+
 class AskProgress(EngineCommand):
     """`Engine.progress`."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidRequest, NotPaused, UnknownRequest, shown
-from ..telemetry.events import Mark
+from ..telemetry.events import Mark, StreamStalled
 from .core import EngineCore
 from .progress import Progress
 from .request_fields import Prompt, as_name, as_token_ids
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..models.tokenizer import AnyTokenizer
 
 MAX_STEPS = 2**31 - 1  # that a paused engine can be granted at once
+MAX_NS = 2**63 - 1
 MAX_MARK = 2000  # characters of a note in the journal
 
 
@@ -181,6 +182,28 @@ class Controls:
         if not text:
             raise InvalidRequest("text", "text='': a note has at least one character")
         self.core.recorder.record(Mark(self.core.clock(), text, origin))
+        self.core.flush()
+
+    def note_stall(self, request_id: str, stalled_ns: int, pieces: int, end_t: int = 0) -> None:
+        """Have the journal hold that the reader of a request's stream held it up. The request may have ended.
+
+        Args:
+            request_id: whose stream.
+            stalled_ns: for how long, at least 1.
+            pieces: that waited meanwhile.
+            end_t: until when, in clock nanoseconds; 0, or a time to come: until now.
+
+        Raises:
+            InvalidRequest: naming the argument.
+            EngineDead: the engine was closed.
+        """
+        self.core.require_open()
+        request_id = as_name("request_id", request_id)
+        for name, value, least in (("stalled_ns", stalled_ns, 1), ("pieces", pieces, 0), ("end_t", end_t, 0)):
+            if type(value) is not int or not least <= value <= MAX_NS:
+                raise InvalidRequest(name, f"{name}={shown(value)}: must be a whole number from {least} to {MAX_NS}")
+        now = self.core.clock()
+        self.core.recorder.record(StreamStalled(min(end_t, now) if end_t else now, request_id, stalled_ns, pieces))
         self.core.flush()
 
     @property

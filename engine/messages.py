@@ -114,7 +114,7 @@ class Close(Command):
 
 AnyCommand = Union[
     Add, Resume, Finish, Abandon, Refuse, Ping, Close, c.Abort, c.Pause, c.SetPriority, c.Snapshot, c.PauseEngine,
-    c.ContinueEngine, c.AddBreakpoint, c.RemoveBreakpoint, c.Breakpoints, c.Mark, c.AskProgress, c.Locate,
+    c.ContinueEngine, c.AddBreakpoint, c.RemoveBreakpoint, c.Breakpoints, c.Mark, c.NoteStall, c.AskProgress, c.Locate,
 ]  # fmt: skip
 
 

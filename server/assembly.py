@@ -32,7 +32,7 @@ def make_operations(settings: ServeSettings, engine: AsyncEngine, tokenizer: Any
     operations = Operations(
         state, admission, EngineWatch(engine, settings.stall_seconds), ServerMetrics(admission)
     )
-    state.on_stall = operations.on_stall
+    state.on_stall, state.on_stream_end = operations.on_stall, operations.on_stream_end
     return operations
 
 

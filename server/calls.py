@@ -92,9 +92,9 @@ class Call:
         return [reply.output for reply in self.replies if reply.output is not None]
 
     @property
-    def num_waiting(self) -> int:
-        """Pieces that have come and were not read yet."""
-        return sum(reply.num_waiting for reply in self.replies)
+    def waiting(self) -> dict[str, int]:
+        """Request of the engine -> its pieces that have come and were not read yet."""
+        return {reply.request_id: reply.num_waiting for reply in self.replies}
 
     async def pieces(self) -> AsyncIterator[tuple[int, Delta]]:
         """The pieces of all replies as they come: place of the prompt, piece. What waited meanwhile comes joined.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,12 +15,11 @@ from ..errors import NanolensError
 from .admission import QueueAdmission
 from .errors import ApiError
 from .server_metrics import ServerMetrics
+from .stalls import StallNotes
 from .state import ServerState
 
 if TYPE_CHECKING:
     from .health import EngineWatch
-
-MARK_EVERY_S = 1.0  # at most one note of back-pressure in the journal in this time
 
 T = TypeVar("T")
 
@@ -49,9 +47,11 @@ class Operations:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     journal_streams: int = 0
     stepping: asyncio.Lock = field(default_factory=asyncio.Lock)
-    clock: Callable[[], float] = time.monotonic
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    _last_mark: float = -1e9
+
+    def __post_init__(self) -> None:
+        """Nobody has been slow yet."""
+        self._stalls = StallNotes(self._note_stall)
 
     def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do something that nobody waits for; what the engine has against it is dropped."""
@@ -75,16 +75,24 @@ class Operations:
             raise ApiError(503, f"{silence}; see /health", code="engine_silent")
         return await self.state.ask(work, self.watch.stall_s)
 
-    def on_stall(self, request_id: str, seconds: float, pieces: int) -> None:
-        """A reader of a stream was slow: count it, and note it in the journal, at most once a second."""
+    def on_stall(self, waiting: Mapping[str, int], seconds: float) -> None:
+        """A reader of a stream was slow: count it, and note it in the journal.
+
+        Args:
+            waiting: request of the engine -> its pieces that waited.
+            seconds: how long it held the stream up.
+        """
         self.metrics.stalls += 1
         self.metrics.stall_seconds += seconds
-        now = self.clock()
-        if now - self._last_mark < MARK_EVERY_S or not self.state.engine.is_alive:
-            return
-        self._last_mark = now
-        text = f"stream {request_id}: its reader held it up for {seconds:.2f} s, {pieces} pieces waited"
-        self.in_background(self.state.engine.mark(text, "back-pressure"))
+        self._stalls.add(waiting, round(seconds * 1e9))
+
+    def on_stream_end(self, requests: Iterable[str]) -> None:
+        """The stream of these requests of the engine is over: note what has not been noted."""
+        self._stalls.end(requests)
+
+    def _note_stall(self, request: str, stalled_ns: int, pieces: int, end_t: int) -> None:
+        if self.state.engine.is_alive:
+            self.in_background(self.state.engine.note_stall(request, stalled_ns, pieces, end_t))
 
 
 def operations_of(request: Request) -> Operations:

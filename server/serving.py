@@ -106,7 +106,10 @@ async def respond(request: Request, call: Call, stream: bool, renamed: Mapping[s
             return json_response(call.shape.answer(outputs, call.timed_out))
         await unless_gone(request.receive, call.start())
         handed_on = True
-        return EventStream(events_of(call), call.close, lambda seconds: _tell_stall(state_of(request), call, seconds))
+        state = state_of(request)
+        return EventStream(
+            events_of(call), lambda: _end_stream(state, call), lambda seconds: _tell_stall(state, call, seconds)
+        )
     except ClientGone:
         return Response(status_code=GONE_STATUS)
     except Exception as error:
@@ -152,7 +155,14 @@ def traceparent_of(request: Request) -> str | None:
 
 def _tell_stall(state: ServerState, call: Call, seconds: float) -> None:
     if seconds >= STALL_S:
-        state.on_stall(call.shape.name, seconds, call.num_waiting)
+        state.on_stall(call.waiting, seconds)
+
+
+async def _end_stream(state: ServerState, call: Call) -> None:
+    try:
+        await call.close()
+    finally:
+        state.on_stream_end(call.waiting)
 
 
 def nothing() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -101,7 +101,9 @@ class ServerState:
         calls: open ones, so that a server that ends can tell their clients.
         replies: open ones, by the engine's request id: whoever steers the engine resumes a request through its reply.
         hung_up: set when nobody waits for the engine any more.
-        on_stall: told of a stream whose reader held it up: request id, seconds, pieces that waited.
+        on_stall: told of a stream whose reader held it up: its requests of the engine with how many pieces of each
+            waited, and seconds.
+        on_stream_end: told of the end of a stream, by its requests of the engine.
     """
 
     engine: AsyncEngine
@@ -110,7 +112,8 @@ class ServerState:
     limits: Limits = field(default_factory=Limits)
     admission: Admission = field(default_factory=OpenAdmission)
     started: int = field(default_factory=lambda: int(time.time()))
-    on_stall: Callable[[str, float, int], None] = lambda request_id, seconds, pieces: None
+    on_stall: Callable[[Mapping[str, int], float], None] = lambda waiting, seconds: None
+    on_stream_end: Callable[[Iterable[str]], None] = lambda requests: None
     system_fingerprint: str = ""
     names: set[str] = field(default_factory=set)
     calls: set[Call] = field(default_factory=set)

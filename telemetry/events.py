@@ -365,12 +365,16 @@ class JournalDropped(Event, tag="journal.dropped"):
 
 
 class StreamStalled(Event, tag="stream.stalled"):
-    """The reader of a request's stream held it up for `stalled_ns`, until `t`; the engine did not wait for it."""
+    """The reader of a request's stream held it up for `stalled_ns`, until `t`; the engine did not wait for it.
+
+    Stalls are added up: an event holds those since the event before it, of which the last one ended at `t`, which may
+    be earlier than events before it in the journal, and later than the end of the request.
+    """
 
     t: int
     request: str
     stalled_ns: int
-    pieces: int  # that waited
+    pieces: int  # that waited, at most
 
 
 class Mark(Event, tag="mark"):

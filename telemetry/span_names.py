@@ -36,6 +36,7 @@ NOTES: dict[str, str] = {
     "sequence.priority": "On a status: its priority was set.",
     "breakpoint.hit": "On a status: an event of the sequence met a breakpoint.",
     "callback.failed": "On a request: a callback of the user raised.",
+    "stream.stalled": "On a request: until then the reader of its stream held it up; one that has ended gets no more.",
 }
 
 ATTRIBUTES: dict[str, str] = {
@@ -77,6 +78,8 @@ ATTRIBUTES: dict[str, str] = {
     "nanolens.refused.field": "The parameter at fault.",
     "nanolens.refused.reason": "The kind of refusal.",
     "nanolens.message": "What a callback raised.",
+    "nanolens.stalled_seconds": "How long a stream was held up by its reader since the note before.",
+    "nanolens.pieces": "The most pieces that waited for a reader meanwhile.",
     # Any span
     "nanolens.event": "The event of the journal that the span stands for, one for one.",
     "nanolens.seq": "The sequence; on a link, that of the other end.",

@@ -24,6 +24,7 @@ from .events import (
     RequestFinished,
     RequestRefused,
     SequenceSnapshot,
+    StreamStalled,
 )
 from .lives import Lives
 from .span_blocks import BLOCK_HANDLERS, join_blocks
@@ -79,6 +80,7 @@ class SpanBuilder:
             RequestRefused: self._refused,
             RequestFinished: self._finished,
             CallbackFailed: self._callback_failed,
+            StreamStalled: self._stalled,
         }
 
     @property
@@ -209,6 +211,12 @@ class SpanBuilder:
         request = run.traces.requests.get(e.request)
         if request is not None:
             request.root.event("callback.failed", e.t, message=e.message)
+
+    def _stalled(self, run: _Run, e: StreamStalled) -> None:
+        request = run.traces.requests.get(e.request)
+        if request is not None:
+            seconds = e.stalled_ns / 1e9
+            request.root.event("stream.stalled", e.t, stalled_seconds=seconds, pieces=e.pieces)
 
     def _end(self, run: _Run, request: OpenRequest, t: int, finish_reason: str) -> None:
         lives = run.traces.lives.lives

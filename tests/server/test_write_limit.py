@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nanolens.server.write_limit import WriteLimit
-from nanolens.telemetry.events import Mark, RequestFinished
-from serve import Server, completion
-
-BIG = {"max_tokens": 900, "n": 4, "logprobs": 20, "temperature": 1.0}  # some megabytes, more than sockets hold
-
-
-def reader_that_does_not_read(server: Server, name: str) -> socket.socket:
-    """A connection that has sent a request and takes as little of its answer as the system lets it."""
-    connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.connect(("127.0.0.1", server.port))
-    body = json.dumps(completion([1, 2, 3], stream=True, **BIG)).encode()
-    headers = {"Host": "localhost", "Content-Type": "application/json", "X-Request-Id": name}
-    headers["Content-Length"] = str(len(body))
-    head = "".join(f"{key}: {value}\r\n" for key, value in headers.items())
-    connection.sendall(f"POST /v1/completions HTTP/1.1\r\n{head}\r\n".encode() + body)
-    return connection
+from nanolens.telemetry.events import RequestFinished, StreamStalled
+from serve import Server, completion, reader_that_does_not_read
 
 
 def run_limited(app: Any, seconds: float, send: Any) -> None:
@@ -73,8 +56,9 @@ def test_a_reader_that_is_slow_holds_up_nobody_else_and_is_recorded(tmp_path: Pa
             while b"data: [DONE]" not in end:
                 end = end[-20:] + slow.recv(1 << 20)
         server.wait_until(lambda: b"_stream_stalls_total 0.0" not in server.get("/metrics").body, "told")
-        marks = [event for event in server.events() if isinstance(event, Mark)]
-        assert marks and marks[0].origin == "back-pressure" and "stream slow-1: its reader" in marks[0].text
+        server.wait_until(lambda: any(isinstance(e, StreamStalled) for e in server.events()), "noted")
+        stalled = next(event for event in server.events() if isinstance(event, StreamStalled))
+        assert stalled.request == "slow-1" and stalled.stalled_ns > 0 and stalled.pieces > 0
 
 
 def test_a_reader_that_never_reads_is_let_go_and_gives_its_place_back(tmp_path: Path) -> None:

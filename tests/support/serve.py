@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ TINY = "dummy:llama-tiny"
 NAME = "test"  # of the model, as requests name it
 VOCAB_SIZE = 264
 DEADLINE_S = 30.0
+BIG = {"max_tokens": 900, "n": 4, "logprobs": 20, "temperature": 1.0}  # some megabytes, more than sockets hold
 _MARK = "NANOLENS_TEST_SERVER"  # in the environment of the server, and so of everything that it starts
 
 
@@ -224,3 +226,16 @@ class Server:
 def completion(prompt: object, **fields: Any) -> dict[str, Any]:
     """The body of a completion: greedy, to its full length, if not told otherwise."""
     return {"model": NAME, "prompt": prompt, "temperature": 0, "max_tokens": 16, "ignore_eos": True} | fields
+
+
+def reader_that_does_not_read(server: Server, name: str) -> socket.socket:
+    """A connection that has sent a request and takes as little of its answer as the system lets it."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(("127.0.0.1", server.port))
+    body = json.dumps(completion([1, 2, 3], stream=True, **BIG)).encode()
+    headers = {"Host": "localhost", "Content-Type": "application/json", "X-Request-Id": name}
+    headers["Content-Length"] = str(len(body))
+    head = "".join(f"{key}: {value}\r\n" for key, value in headers.items())
+    connection.sendall(f"POST /v1/completions HTTP/1.1\r\n{head}\r\n".encode() + body)
+    return connection

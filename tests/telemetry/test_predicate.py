@@ -28,6 +28,7 @@ from nanolens.telemetry.events import (
     StatusChanged,
     StepFinished,
     StepPlanned,
+    StreamStalled,
 )
 from nanolens.telemetry.predicate import MAX_LENGTH, parse
 
@@ -145,6 +146,13 @@ def test_request_is_looked_up_where_the_event_holds_none() -> None:
     assert not parse("request=def seq=17").matches(PLANNED, names)
     assert parse("request=abc").matches(CallbackFailed(1, "abc", "boom"))
     assert not parse("request=abc").matches(CallbackFailed(1, "def", "boom"))
+
+
+def test_slow_readers_are_picked_by_how_long_they_held_their_stream_up() -> None:
+    slow = parse("on=stalled stalled_ns>1_000_000_000 request=abc")
+    assert slow.matches(StreamStalled(1, "abc", 2_000_000_000, 1))
+    assert not slow.matches(StreamStalled(1, "abc", 1_000_000_000, 1))
+    assert not slow.matches(StreamStalled(1, "def", 2_000_000_000, 1))
     assert parse("request=abc").sequences(RequestArrived(1, "abc", [1, 2], 3, 4, 0, {})) == [1, 2]
 
 

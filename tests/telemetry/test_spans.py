@@ -20,6 +20,7 @@ from nanolens.telemetry.events import (
     SequencePreempted,
     StatusChanged,
     StepFinished,
+    StreamStalled,
     SwapFinished,
 )
 from nanolens.telemetry.metrics import Metrics
@@ -373,6 +374,16 @@ def test_what_befalls_a_sequence_is_noted_on_its_status() -> None:
     (failed,) = spans[0].events
     assert (failed.name, failed.timestamp) == ("callback.failed", 931)
     assert dict(failed.attributes) == {"nanolens.message": "boom"}
+
+
+def test_a_slow_reader_is_noted_on_its_request_until_that_ends() -> None:
+    events = story()
+    end = find(events, RequestFinished)
+    events.insert(end + 1, StreamStalled(2000, "r0", 1_500_000_000, 1))
+    events.insert(end, StreamStalled(920, "r0", 500_000_000, 8))
+    (stalled,) = spans_of(events)[0].events
+    assert (stalled.name, stalled.timestamp) == ("stream.stalled", 920)
+    assert dict(stalled.attributes) == {"nanolens.stalled_seconds": 0.5, "nanolens.pieces": 8}
 
 
 def test_a_root_comes_first_and_only_once_the_request_has_ended() -> None:
