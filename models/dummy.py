@@ -5,6 +5,7 @@ Nothing is read from disk. The same name, dtype and device give the same weights
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -92,20 +93,27 @@ def dummy_shape(name: str) -> dict[str, Any]:
 def fill_random(model: Transformer) -> None:
     """Give every parameter a value: norms 1, biases 0, weights normal with variance 1 / inputs.
 
-    A small model has the same weights on every device; a large one is drawn where it lies, which is quicker.
+    A small model has the same weights on every device; a large one is drawn where it lies, which is quicker. A rank
+    draws whole weights and keeps its part, so that all ranks together hold the model that one alone would.
     """
     import torch
 
-    small = sum(target.view.numel() for target in model.targets()) <= _DRAWN_ON_CPU
+    shapes = {target.name: target.shape for target in model.targets()}
+    small = sum(math.prod(shape) for shape in shapes.values()) <= _DRAWN_ON_CPU
     generator = torch.Generator("cpu" if small else model.device).manual_seed(_SEED)
+    last, drawn = "", torch.empty(0)
     for target in model.targets():
         if target.name.endswith("norm.weight"):
             target.view.fill_(1.0)
         elif target.view.dim() == 1:
             target.view.zero_()
         else:
-            drawn = torch.empty(target.view.shape, dtype=torch.float32, device=generator.device)
-            target.view.copy_(drawn.normal_(0.0, target.view.shape[1] ** -0.5, generator=generator))
+            if target.name != last:
+                drawn = torch.empty(0)  # before there are two
+                drawn = torch.empty(target.shape, dtype=torch.float32, device=generator.device)
+                drawn.normal_(0.0, target.shape[1] ** -0.5, generator=generator)
+            last = target.name
+            target.view.copy_(drawn[target.part])
 
 
 class ByteTokenizer:

@@ -1,7 +1,8 @@
 """The parts of a decoder that hold weights, and where each tensor of a checkpoint goes in them.
 
 A part joins projections that share an input (q, k, v; gate, up) into one weight; `targets` lists, for each tensor of
-the checkpoint, the view that it fills. These parts know nothing of files.
+the checkpoint, the view that it fills. Where ranks share a model, each holds its rows or columns and targets ask for
+no more. These parts know nothing of files.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from torch import Tensor, nn
 
 from ..kernels.activation import silu_and_mul
 from ..kernels.attention import paged_attention
+from ..kernels.fused_linear import linear_add
 from ..kernels.linear import linear, pack_linear
 from ..kernels.qkv import split_norm_rope_store
 from .batch import ForwardBatch
 from .config import ModelConfig
+from .parallel import WHOLE, Collectives, Shard
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,36 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Extent:
+    """One dimension of a weight.
+
+    Attributes:
+        whole: its size in the checkpoint.
+        held: the runs of it that are held here, in the order in which they are; None: all.
+    """
+
+    whole: int
+    held: tuple[slice, ...] | None = None
+
+    @property
+    def runs(self) -> tuple[slice, ...]:
+        """What is held."""
+        return (slice(0, self.whole),) if self.held is None else self.held
+
+    @property
+    def size(self) -> int:
+        """How much is held."""
+        return sum(run.stop - run.start for run in self.runs)
+
+
+@dataclass(frozen=True)
 class Placement:
-    """Where parameters lie and in which dtype."""
+    """Where parameters lie, in which dtype, and which rank's part they are."""
 
     dtype: torch.dtype
     device: torch.device
+    shard: Shard = WHOLE
+    collectives: Collectives | None = None
 
     def empty(self, *shape: int) -> nn.Parameter:
         """A parameter without a value yet."""
@@ -51,33 +79,40 @@ class Placement:
 
 
 class Linear(nn.Module):
-    """Projections of one input, joined: weight [sum(rows), inputs], bias [sum(rows)] or none.
+    """Projections of one input, joined: weight [sum of rows, inputs], bias [sum of rows] or none.
 
     Args:
         prefix: what precedes the projections' names in the checkpoint, `model.layers.0.self_attn.`.
         projections: name and rows of each, in the order in which they are joined.
-        inputs: width of the input.
+        inputs: columns of each, in one run.
         bias: whether each has a bias.
         place: of the parameters.
     """
 
-    def __init__(self, prefix: str, projections: dict[str, int], inputs: int, bias: bool, place: Placement) -> None:
+    def __init__(
+        self, prefix: str, projections: dict[str, Extent], inputs: Extent, bias: bool, place: Placement
+    ) -> None:
         super().__init__()
-        rows = sum(projections.values())
-        self.weight = place.empty(rows, inputs)
+        rows = sum(extent.size for extent in projections.values())
+        self.weight = place.empty(rows, inputs.size)
         self.bias = place.empty(rows) if bias else None
-        self.prefix, self.projections = prefix, projections
+        self.prefix, self.projections, self.inputs = prefix, projections, inputs
         self._apply_weight: Callable[[Tensor], Tensor] = self._plain
 
     def targets(self) -> Iterator[Target]:
         """Where the projections' weights and biases go."""
         start = 0
         for name, rows in self.projections.items():
-            kept = slice(start, start + rows)
-            yield Target(f"{self.prefix}{name}.weight", (rows, self.weight.shape[1]), self.weight.detach()[kept])
-            if self.bias is not None:
-                yield Target(f"{self.prefix}{name}.bias", (rows,), self.bias.detach()[kept])
-            start += rows
+            is_whole = rows.held is None and self.inputs.held is None
+            for run in rows.runs:
+                kept = slice(start, start + run.stop - run.start)
+                part = () if is_whole else (run, *self.inputs.runs)
+                shape = (rows.whole, self.inputs.whole)
+                yield Target(f"{self.prefix}{name}.weight", shape, self.weight.detach()[kept], part)
+                if self.bias is not None:
+                    part = () if rows.held is None else (run,)
+                    yield Target(f"{self.prefix}{name}.bias", (rows.whole,), self.bias.detach()[kept], part)
+                start = kept.stop
 
     def pack(self) -> None:
         """Take the loaded weight into its device's fastest layout; the plain one is let go where they differ."""
@@ -90,8 +125,43 @@ class Linear(nn.Module):
         return linear(x, self.weight, self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[T, inputs] -> [T, sum(rows)]."""
+        """[T, inputs] -> [T, sum of rows]."""
         return self._apply_weight(x)
+
+
+class SummedLinear(Linear):
+    """One projection, split by inputs where ranks share the model: its result is the sum of theirs.
+
+    Args:
+        prefix, name: in the checkpoint.
+        rows: of the projection.
+        inputs: the columns held here.
+        bias: whether it has one; the first rank adds it.
+        place: of the parameters.
+    """
+
+    def __init__(self, prefix: str, name: str, rows: int, inputs: Extent, bias: bool, place: Placement) -> None:
+        super().__init__(prefix, {name: Extent(rows)}, inputs, bias, place)
+        self._is_first, self._collectives = place.shard.rank == 0, place.collectives
+
+    def pack(self) -> None:
+        """See `Linear`."""
+        if not self._is_first:
+            self.bias = None
+        super().pack()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, inputs] -> [T, rows], the same on all ranks."""
+        out = self._apply_weight(x)
+        return out if self._collectives is None else self._collectives.all_reduce(out)
+
+    def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
+        """`residual` [T, rows] + forward(x) in one product, for a few rows on a GPU; a new tensor."""
+        if not self._is_first:
+            out = self._apply_weight(x)
+        else:
+            out = linear_add(x, self.weight, residual, self.bias)
+        return out if self._collectives is None else self._collectives.all_reduce(out)
 
 
 class Norm(nn.Module):
@@ -113,14 +183,15 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig, layer: int, place: Placement) -> None:
         super().__init__()
         prefix = f"model.layers.{layer}.self_attn."
-        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        rows = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
-        self.qkv_proj = Linear(prefix, rows, config.hidden_size, config.attention_bias, place)
-        self.o_proj = Linear(prefix, {"o_proj": config.hidden_size}, queries, config.output_bias, place)
+        own = place.shard.config(config)
+        queries, keys = _queries(config, place.shard), _keys(config, place.shard)
+        rows, hidden = {"q_proj": queries, "k_proj": keys, "v_proj": keys}, config.hidden_size
+        self.qkv_proj = Linear(prefix, rows, Extent(hidden), config.attention_bias, place)
+        self.o_proj = SummedLinear(prefix, "o_proj", hidden, queries, config.output_bias, place)
         self.q_norm = Norm(f"{prefix}q_norm", config.head_dim, place) if config.qk_norm else None
         self.k_norm = Norm(f"{prefix}k_norm", config.head_dim, place) if config.qk_norm else None
         self.layer = layer
-        self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self.num_heads, self.num_kv_heads, self.head_dim = own.num_heads, own.num_kv_heads, own.head_dim
         self.eps = config.rms_norm_eps
         self.scale = config.head_dim**-0.5
 
@@ -154,12 +225,40 @@ class GatedMLP(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: int, place: Placement) -> None:
         super().__init__()
-        prefix, inner = f"model.layers.{layer}.mlp.", config.intermediate_size
+        prefix, hidden = f"model.layers.{layer}.mlp.", config.hidden_size
+        inner = _inner(config, place.shard)
         rows = {"gate_proj": inner, "up_proj": inner}
-        self.gate_up_proj = Linear(prefix, rows, config.hidden_size, config.mlp_bias, place)
-        self.down_proj = Linear(prefix, {"down_proj": config.hidden_size}, inner, config.mlp_bias, place)
+        self.gate_up_proj = Linear(prefix, rows, Extent(hidden), config.mlp_bias, place)
+        self.down_proj = SummedLinear(prefix, "down_proj", hidden, inner, config.mlp_bias, place)
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, H] -> [T, H]."""
         out: Tensor = self.down_proj(silu_and_mul(self.gate_up_proj(x)))
         return out
+
+
+def _queries(config: ModelConfig, shard: Shard) -> Extent:
+    """Rows of the q projection, and columns of the output projection."""
+    heads, dim = shard.heads(config), config.head_dim
+    held = (slice(heads.start * dim, heads.stop * dim),)
+    return Extent(config.num_heads * dim, None if shard.size == 1 else held)
+
+
+def _keys(config: ModelConfig, shard: Shard) -> Extent:
+    """Rows of the k and of the v projection; neighbours among the heads are one run."""
+    dim = config.head_dim
+    if shard.size == 1:
+        return Extent(config.num_kv_heads * dim)
+    held: list[slice] = []
+    for head in shard.kv_heads(config):
+        start = head * dim
+        if held and held[-1].stop == start:
+            start = held.pop().start
+        held.append(slice(start, (head + 1) * dim))
+    return Extent(config.num_kv_heads * dim, tuple(held))
+
+
+def _inner(config: ModelConfig, shard: Shard) -> Extent:
+    """Rows of the gate and of the up projection, and columns of the down projection."""
+    whole = config.intermediate_size
+    return Extent(whole, None if shard.size == 1 else (shard.columns(whole),))

@@ -88,8 +88,10 @@ class Checkpoint:
         """The tensor's dtype in safetensors' words: F32, BF16, F16."""
         return str(self._files[name].get_slice(name).get_dtype())
 
-    def tensor(self, name: str) -> Tensor:
-        """A tensor as it is stored, on the CPU."""
+    def tensor(self, name: str, part: tuple[slice, ...] = ()) -> Tensor:
+        """A tensor, or a part of it that alone is read, as it is stored, on the CPU."""
+        if part:
+            return self._files[name].get_slice(name)[part]  # type: ignore[no-any-return]
         return self._files[name].get_tensor(name)  # type: ignore[no-any-return]
 
     def read_into(self, target: Target) -> None:
@@ -106,7 +108,7 @@ class Checkpoint:
             )
         if source.get_dtype() not in _FLOATS:
             raise ModelLoadError(f"{where} has dtype {source.get_dtype()}; supported are {', '.join(_FLOATS)}")
-        target.view.copy_(source[target.part] if target.part else self.tensor(target.name))
+        target.view.copy_(self.tensor(target.name, target.part))
 
 
 def load_weights(model: Transformer, checkpoint: Checkpoint) -> None:
@@ -165,7 +167,8 @@ def _ignorable(name: str, model: Transformer, checkpoint: Checkpoint) -> bool:
         return True
     if name != HEAD or not model.config.tie_word_embeddings:
         return False
-    if not torch.equal(checkpoint.tensor(HEAD), checkpoint.tensor(EMBEDDING)):
+    part = next(target.part for target in model.targets() if target.name == EMBEDDING)
+    if not torch.equal(checkpoint.tensor(HEAD, part), checkpoint.tensor(EMBEDDING, part)):
         raise ModelLoadError(
             f"{checkpoint.directory}: config.json ties the head to the embedding, but {HEAD} and {EMBEDDING} differ; "
             "set tie_word_embeddings to false, or remove the wrong tensor"

@@ -132,3 +132,36 @@ def check_size(whole: ModelConfig, size: int) -> None:
             f"tensor_parallel_size={size}: an MLP of {whole.intermediate_size} columns and a vocabulary of "
             f"{whole.vocab_size} tokens leave some rank with nothing; give a smaller size"
         )
+
+
+def collectives_for(shard: Shard, collectives: Collectives | None) -> Collectives | None:
+    """What a model of this shard says to others: `collectives`, or None where it is whole.
+
+    Raises:
+        InvalidConfig: there are other ranks, and no way to reach them.
+    """
+    if shard.size == 1:
+        return None
+    if collectives is None:
+        raise InvalidConfig(f"rank {shard.rank} of {shard.size} needs collectives: the other ranks hold what it lacks")
+    return collectives
+
+
+def join_vocabulary(pieces: Tensor, vocab_size: int, out: Tensor | None = None) -> Tensor:
+    """Logits of all ranks' tokens, side by side and without padding.
+
+    Args:
+        pieces: [size, N, rows], size * rows at least `vocab_size`.
+        vocab_size: tokens.
+        out: [N, vocab_size], where they shall go; None: a new tensor.
+    """
+    size, count, rows = pieces.shape
+    if out is None:
+        return pieces.transpose(0, 1).reshape(count, size * rows)[:, :vocab_size]
+    if size * rows == vocab_size:
+        out.unflatten(1, (size, rows)).copy_(pieces.transpose(0, 1))
+        return out
+    for rank, piece in enumerate(pieces):
+        own = out[:, rank * rows : (rank + 1) * rows]
+        own.copy_(piece[:, : own.shape[1]])
+    return out

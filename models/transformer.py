@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..kernels.fused_linear import linear_add, norm_gated_linear, norm_linear
+from ..kernels.fused_linear import norm_gated_linear, norm_linear
 from ..kernels.linear import PackedLinear, has_few_rows, linear, pack_linear
 from ..kernels.norm import add_rms_norm, rms_norm
 from ..kernels.rotary import rotary_tables
 from .batch import ForwardBatch
 from .config import ModelConfig
 from .layers import Attention, GatedMLP, Linear, Norm, Placement, Target
-from .parallel import WHOLE, Collectives, Shard
+from .parallel import WHOLE, Collectives, Shard, collectives_for, join_vocabulary
 from .rope import rope_frequencies
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -67,9 +67,9 @@ class DecoderLayer(nn.Module):
         gate_up_proj, down_proj = self.mlp.gate_up_proj, self.mlp.down_proj
         qkv = norm_linear(x, self.input_norm.weight, self.eps, qkv_proj.weight, qkv_proj.bias)
         attended = self.attention.attend(qkv, positions, cos_sin, batch)
-        x = linear_add(attended, o_proj.weight, x, o_proj.bias)
+        x = o_proj.add_to(x, attended)
         inner = norm_gated_linear(x, self.post_attention_norm.weight, self.eps, gate_up_proj.weight, gate_up_proj.bias)
-        return linear_add(inner, down_proj.weight, x, down_proj.bias)
+        return down_proj.add_to(x, inner)
 
 
 class Transformer(nn.Module):
@@ -97,12 +97,15 @@ class Transformer(nn.Module):
         collectives: Collectives | None = None,
     ) -> None:
         super().__init__()
-        place = Placement(dtype, device)
-        self.config = shard.config(config)
-        self.embedding = place.empty(config.vocab_size, config.hidden_size)
+        place = Placement(dtype, device, shard, collectives)
+        self.config, self.shard = shard.config(config), shard
+        self._collectives = collectives_for(shard, collectives)
+        self._vocabulary = shard.vocabulary(config.vocab_size)
+        rows = self._vocabulary.stop - self._vocabulary.start
+        self.embedding = place.empty(rows, config.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(config, layer, place) for layer in range(config.num_layers))
         self.norm = Norm("model.norm", config.hidden_size, place)
-        self.head = None if config.tie_word_embeddings else place.empty(config.vocab_size, config.hidden_size)
+        self.head = None if config.tie_word_embeddings else place.empty(rows, config.hidden_size)
         inv_freq, scale = rope_frequencies(config.rope, config.head_dim)
         table = rotary_tables(inv_freq, scale, config.max_position_embeddings, device)
         self.register_buffer("cos_sin", table, persistent=False)
@@ -120,9 +123,11 @@ class Transformer(nn.Module):
 
     def targets(self) -> Iterator[Target]:
         """Every tensor that a checkpoint must hold, and its place."""
-        yield Target(EMBEDDING, tuple(self.embedding.shape), self.embedding.detach())
+        shape = (self.config.vocab_size, self.config.hidden_size)
+        part = () if self._collectives is None else (self._vocabulary,)
+        yield Target(EMBEDDING, shape, self.embedding.detach(), part)
         if self.head is not None:
-            yield Target(HEAD, tuple(self.head.shape), self.head.detach())
+            yield Target(HEAD, shape, self.head.detach(), part)
         for part in self.modules():
             if isinstance(part, Linear | Norm):
                 yield from part.targets()
@@ -132,8 +137,13 @@ class Transformer(nn.Module):
         for part in self.modules():
             if isinstance(part, Linear):
                 part.pack()
-        weight = self.embedding if self.head is None else self.head
-        self._head = pack_linear(weight.detach())
+        weight = (self.embedding if self.head is None else self.head).detach()
+        missing = self.shard.vocabulary_rows(self.config.vocab_size) - weight.shape[0]
+        if missing:
+            weight = F.pad(weight, (0, 0, 0, missing))
+            if self.head is None:
+                self.embedding = nn.Parameter(weight, requires_grad=False)  # one copy
+        self._head = pack_linear(weight)
         self.head = None
 
     def forward(self, input_ids: Tensor, positions: Tensor, batch: ForwardBatch) -> Tensor:
@@ -147,7 +157,7 @@ class Transformer(nn.Module):
         Returns:
             [T, H] final hidden states, normed.
         """
-        x, residual = F.embedding(input_ids, self.embedding), None
+        x, residual = self._embed(input_ids), None
         for layer in self.layers:
             x, residual = layer(x, residual, positions, self.cos_sin, batch)
         if residual is None:
@@ -159,9 +169,19 @@ class Transformer(nn.Module):
 
         `out`, where given, is written and returned: a captured step then has no logits of its own to keep.
         """
+        if self._collectives is not None:
+            return join_vocabulary(self._collectives.all_gather(self._head(hidden)), self.config.vocab_size, out)
         if out is not None and isinstance(self._head, PackedLinear):
             return self._head.into(hidden, out)
         return self._head(hidden)
+
+    def _embed(self, input_ids: Tensor) -> Tensor:
+        if self._collectives is None:
+            return F.embedding(input_ids, self.embedding)
+        index = input_ids - self._vocabulary.start
+        nearest = index.clamp(0, self._vocabulary.stop - self._vocabulary.start - 1)
+        x = F.embedding(nearest, self.embedding).masked_fill_((index != nearest)[:, None], 0)
+        return self._collectives.all_reduce(x)
 
     def _plain_head(self, hidden: Tensor) -> Tensor:
         return linear(hidden, self.embedding if self.head is None else self.head)
