@@ -87,9 +87,9 @@ class PaintedTable(ScrollView, Generic[Row]):
     # Painting
 
     def render_line(self, y: int) -> Strip:
-        """One line of what is seen."""
+        """One line of what is seen. A scrollbar that comes or goes changes the width without any other sign."""
         strip = self._lines.get(y)
-        if strip is None:
+        if strip is None or strip.cell_length != self.scrollable_content_region.width:
             strip = self._lines[y] = self._line(y)
         return strip
 
@@ -121,8 +121,9 @@ class PaintedTable(ScrollView, Generic[Row]):
         super().watch_scroll_x(old_value, new_value)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Other rows are seen."""
+        """Other rows are seen. The scrollbar knows, though it may be shown only at the next layout."""
         self._lines.clear()
+        self.vertical_scrollbar.position = new_value
         super().watch_scroll_y(old_value, new_value)
 
     @property

@@ -6,6 +6,7 @@ import functools
 import itertools
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -216,7 +217,11 @@ async def go_to(name: str, pilot: Pilot[Any]) -> None:
         await _until(pilot, lambda: pilot.app.screen.query_one(OptionList).option_count)
     if shown.picks:
         await _until(pilot, lambda: pilot.app.screen.query_one(LiveTable).rows)
-    await pilot.pause()
+    before, same = "", 0
+    while same < 3:  # tables scroll to their ends, and their scrollbars follow, some refreshes later
+        await pilot.pause(0.05)
+        now = re.sub(r"terminal-\d+", "", pilot.app.export_screenshot())
+        before, same = now, same + 1 if now == before else 0
 
 
 def _main(pilot: Pilot[Any]) -> InspectScreen:
