@@ -13,11 +13,12 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import Store
 
 from .parallel import Shard
 
 
-def join(shard: Shard, store: dist.Store, device: torch.device, timeout_s: float = 600.0) -> GroupCollectives:
+def join(shard: Shard, store: Store, device: torch.device, timeout_s: float = 600.0) -> GroupCollectives:
     """Meet the other ranks; returns when all are there. One group a process; `close` leaves it.
 
     Args:

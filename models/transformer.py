@@ -124,10 +124,10 @@ class Transformer(nn.Module):
     def targets(self) -> Iterator[Target]:
         """Every tensor that a checkpoint must hold, and its place."""
         shape = (self.config.vocab_size, self.config.hidden_size)
-        part = () if self._collectives is None else (self._vocabulary,)
-        yield Target(EMBEDDING, shape, self.embedding.detach(), part)
+        rows = () if self._collectives is None else (self._vocabulary,)
+        yield Target(EMBEDDING, shape, self.embedding.detach(), rows)
         if self.head is not None:
-            yield Target(HEAD, shape, self.head.detach(), part)
+            yield Target(HEAD, shape, self.head.detach(), rows)
         for part in self.modules():
             if isinstance(part, Linear | Norm):
                 yield from part.targets()

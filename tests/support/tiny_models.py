@@ -61,17 +61,27 @@ def reference_logits(model: Any, ids: list[int]) -> torch.Tensor:
     return model(torch.tensor([ids])).logits[0].float()
 
 
-@torch.inference_mode()
-def paged_logits(model: Transformer, ids: list[int], chunk: int | None = None) -> torch.Tensor:
-    """Our logits at every position, [T, V], `chunk` tokens at a time (None: all at once) over scattered pages."""
+Pages = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+def empty_pages(model: Transformer, num_tokens: int) -> Pages:
+    """Keys and values of each layer for `paged_logits` of so many tokens; what nothing wrote is 1e4."""
     config = model.config
-    blocks = -(-len(ids) // BLOCK_SIZE)
-    pages = torch.randperm(blocks + 3, generator=torch.Generator().manual_seed(3))[:blocks]
-    shape = (blocks + 3, BLOCK_SIZE, config.num_kv_heads, config.head_dim)
-    caches = [
+    shape = (-(-num_tokens // BLOCK_SIZE) + 3, BLOCK_SIZE, config.num_kv_heads, config.head_dim)
+    return [
         (torch.full(shape, 1e4, dtype=model.dtype), torch.full(shape, 1e4, dtype=model.dtype))
         for _ in range(config.num_layers)
     ]
+
+
+@torch.inference_mode()
+def paged_logits(
+    model: Transformer, ids: list[int], chunk: int | None = None, caches: Pages | None = None
+) -> torch.Tensor:
+    """Our logits at every position, [T, V], `chunk` tokens at a time (None: all at once) over scattered pages."""
+    blocks = -(-len(ids) // BLOCK_SIZE)
+    pages = torch.randperm(blocks + 3, generator=torch.Generator().manual_seed(3))[:blocks]
+    caches = caches or empty_pages(model, len(ids))
     found = []
     for start in range(0, len(ids), chunk or len(ids)):
         piece = ids[start : start + (chunk or len(ids))]
