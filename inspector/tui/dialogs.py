@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
 from rich.text import Text
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -92,11 +93,13 @@ class ChoiceScreen(Dialog[str]):
         """One was chosen."""
         self.end(event.option.id or "")
 
-    def on_key(self, event: object) -> None:
-        """A first letter chooses."""
-        letter = getattr(event, "character", None) or ""
+    def on_key(self, event: events.Key) -> None:
+        """A first letter chooses, and means nothing to the screen below."""
+        letter = event.character or ""
         for name, _ in self._choices:
             if letter and name.startswith(letter):
+                event.stop()
+                event.prevent_default()
                 self.end(name)
                 return
 

@@ -23,6 +23,7 @@ from .steering import Steering
 from .time_bar import TimeBar
 from .time_travel import Steps, To, ToEvent, Way
 
+LAID_OUT_S = 0.2  # in which the screen is drawn anew
 COUNT_S, LONG_COUNT_S = 0.6, 2.5  # that a count is waited for: one digit that is a view's key too, any other
 
 
@@ -274,11 +275,10 @@ class InspectScreen(LookScreen):
     async def _clear_toasts(self) -> None:
         """What an export before this one has told does not belong into a picture."""
         self.app.clear_notifications()
-        for toast in self.query("Toast"):
-            await toast.remove()
-        drawn = asyncio.Event()
-        self.call_after_refresh(drawn.set)
-        await drawn.wait()
+        for rack in self.query("ToastRack"):
+            await rack.remove_children()
+        self.refresh(layout=True)
+        await asyncio.sleep(LAID_OUT_S)
 
     def action_copy(self) -> None:
         """Copy what is under the cursor by its id."""

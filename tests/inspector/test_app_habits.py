@@ -75,11 +75,14 @@ def test_only_the_first_key_of_a_dialog_counts(tmp_path: Path) -> None:
 def test_a_picture_shows_nothing_of_the_export_before_it(tmp_path: Path) -> None:
     async def scenario(driver: Driver) -> None:
         await driver.press("E", "c")
-        await driver.until(lambda: driver.told)
+        await driver.until(lambda: driver.app.screen.query("Toast"), "told")
+        await driver.pilot.pause()
         await driver.press("E", "s")
         await driver.until(lambda: len(list(tmp_path.iterdir())) == 2)
+        await driver.pilot.pause()
+        assert driver.app.screen is driver.screen  # the s of svg does no step
 
-    drive(scenario, export_dir=tmp_path)
+    drive(scenario, export_dir=tmp_path, toasts=True)
     (picture,) = tmp_path.glob("*.svg")
     assert "sleeper" in picture.read_text() and "Exported" not in picture.read_text()
 

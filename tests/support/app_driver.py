@@ -90,13 +90,14 @@ def drive(
     size: tuple[int, int] = (80, 24),
     export_dir: Path | None = None,
     interval: float = 0.05,
+    toasts: bool = False,
 ) -> NanoInspectApp:
-    """Run a scenario from the first view on; gives the app after its end."""
+    """Run a scenario from the first view on, with or without toasts on the screen; gives the app after its end."""
     source = source or FakeSource()
     app = NanoInspectApp(source, interval, export_dir=export_dir)
 
     async def run() -> None:
-        async with app.run_test(size=size) as pilot:
+        async with app.run_test(size=size, notifications=toasts) as pilot:
             driver = Driver(app, pilot, source)
             await pilot.pause()
             if isinstance(app.screen, InspectScreen):
