@@ -1,7 +1,8 @@
 """What a step takes in a simulation: time on the device and on the host, as a recorded run's own steps tell.
 
-Both are linear in the step's work (telemetry/step_costs.py), then scaled so that all recorded steps together take as
-long as they did: a fit to the usual step leaves out stalls, which are part of what the run took.
+Both are linear in the step's work (telemetry/step_costs.py), then scaled so that the recorded steps together take as
+long as they did: a fit to the usual step leaves out stalls, which are part of what the run took. A machine is faster at
+one time than at another, so the device's scale is one of each second: its pace.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ...telemetry.tracks import StepTable
 from .recording import Recording
 
 MIN_STEPS = 8  # fewer tell nothing
+PACE_NS = 1_000_000_000  # of the run, that have a pace of their own
 _BUSY = ("WAITING", "RUNNING")
 
 
@@ -31,7 +33,9 @@ class StepTimes:
 
     Attributes:
         device: of a step.
-        device_scale: factor on it.
+        device_scale: factor on it, over the whole run.
+        since: when the run began.
+        pace: factor on it in each PACE_NS since then; over again behind the last one. Empty: `device_scale`.
         host: beside the device, of a step, the engine being busy: from reading one step on, until the next is launched.
         host_scale: factor on it.
         swap_ns_per_block: to move a block between the device and the swap space; 0: not known.
@@ -41,10 +45,12 @@ class StepTimes:
     device_scale: float = 1.0
     host: StepCostModel = field(default_factory=StepCostModel)
     host_scale: float = 1.0
+    since: int = 0
+    pace: tuple[float, ...] = ()
     swap_ns_per_block: float = 0.0
 
-    def of(self, plan: StepPlan) -> tuple[int, int]:
-        """(host, device) of a step that has just been planned."""
+    def of(self, plan: StepPlan, now: int) -> tuple[int, int]:
+        """(host, device) of a step that is launched now."""
         tokens = pairs = decodes = context = 0
         for seq, start, count in zip(plan.sequences, plan.starts, plan.counts, strict=True):
             if start >= seq.prefill_target:
@@ -54,7 +60,8 @@ class StepTimes:
                 tokens += count
                 pairs += pairs_of(start, count)
         host = self.host_scale * self.host.predict(tokens, 0, decodes, 0)
-        device = self.device_scale * self.device.predict(tokens, pairs, decodes, context) if plan.sequences else 0.0
+        scale = self.pace[(now - self.since) // PACE_NS % len(self.pace)] if self.pace else self.device_scale
+        device = scale * self.device.predict(tokens, pairs, decodes, context) if plan.sequences else 0.0
         return round(host), round(device)
 
     def of_move(self, move: BlockMove) -> int:
@@ -101,11 +108,12 @@ def measure(recording: Recording) -> StepTimes:
         busy = windows.seen & (windows.paused == 0) & ~_idle_before(recording)
     measured = windows.device if not recording.overlap else columns["device_ns"]
     of_host = fit(features[busy] * (1.0, 1.0, 0.0, 1.0, 0.0), host[busy].astype(np.float64))
+    predicted = features @ windows.model.coefficients
+    scale = _scale(measured[windows.seen], predicted[windows.seen])
+    since = recording.started.t
     return StepTimes(
-        windows.model,
-        _scale(measured[windows.seen], features[windows.seen] @ windows.model.coefficients),
-        of_host,
-        _scale(host[busy], features[busy] @ of_host.coefficients),
+        windows.model, scale, of_host, _scale(host[busy], features[busy] @ of_host.coefficients), since,
+        _pace(windows.end_t[windows.seen] - since, measured[windows.seen], predicted[windows.seen], scale),
         _swap_ns(recording),
     )  # fmt: skip
 
@@ -113,6 +121,15 @@ def measure(recording: Recording) -> StepTimes:
 def _scale(measured: NDArray[np.int64], predicted: Floats) -> float:
     total = float(predicted.sum())
     return float(measured.sum()) / total if total > 0 else 1.0
+
+
+def _pace(read: NDArray[np.int64], measured: NDArray[np.int64], predicted: Floats, scale: float) -> tuple[float, ...]:
+    """The scale of each PACE_NS, by when steps were read; the whole run's where none was."""
+    second = read // PACE_NS
+    size = int(second[-1]) + 1
+    took, expected = np.bincount(second, measured, size), np.bincount(second, predicted, size)
+    found = np.where(expected > 0, took / np.where(expected > 0, expected, 1.0), scale)
+    return tuple(float(value) for value in found)
 
 
 def _idle_before(recording: Recording) -> NDArray[np.bool_]:

@@ -57,7 +57,7 @@ class SimulatedRunner:
 
     def launch(self, plan: StepPlan) -> Any:
         """Take a plan and the time that the host takes for it."""
-        host, device = self._times.of(plan)
+        host, device = self._times.of(plan, self._clock.now)
         self._clock.now += host
         self._free_t = max(self._free_t, self._clock.now)
         for move in plan.moves:

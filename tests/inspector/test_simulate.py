@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -11,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fake_engine import Clock, FakeEngine
+from nanolens.engine.plan import StepPlan
 from nanolens.engine.sampling_params import SamplingParams
 from nanolens.errors import JournalError
 from nanolens.inspector.replay.recording import Recording, read_recording
@@ -31,12 +33,19 @@ BASE: dict[str, Any] = {
 TIMES = ("ttft_p50", "ttft_p99", "itl_p50", "itl_p99", "e2e_p50", "e2e_p99", "tokens_per_s")
 
 
-def timed_run(path: Path, requests: int = 80, gap_ms: float = 40.0, seed: int = 1, **options: Any) -> Recording:
+def timed_run(
+    path: Path,
+    requests: int = 80,
+    gap_ms: float = 40.0,
+    seed: int = 1,
+    stretch: Callable[[StepPlan], float] | None = None,
+    **options: Any,
+) -> Recording:
     """Requests that arrive on their own, some with a prefix in common, on a device that takes modelled time."""
     clock = Clock()
     recorder = Recorder(JournalWriter(path, "run", clock=clock), clock)
     engine = FakeEngine(recorder=recorder, clock=clock, **(BASE | options))
-    TimedDevice(engine, clock)
+    TimedDevice(engine, clock, stretch=stretch or (lambda plan: 1.0))
     recorder.record(EngineReady(clock(), {"swap_ns_per_block": 1}))
     rng, due, left = random.Random(seed), clock.now, requests
     prefixes = [[rng.randrange(900) for _ in range(24)] for _ in range(3)]
@@ -98,6 +107,14 @@ def test_a_shorter_pool_preempts_as_in_a_real_run(tmp_path: Path) -> None:
     predicted = WhatIf(recording).run([parse_setting("num_blocks=40", recording.started)]).figures
     assert real.preemptions > 5 and predicted.preemptions == pytest.approx(real.preemptions, rel=0.2)
     assert_close(predicted, real, 0.08)
+
+
+def test_a_time_in_which_the_machine_was_slow_is_slow_again(tmp_path: Path) -> None:
+    slow = range(300, 600)
+    what_if = WhatIf(timed_run(tmp_path, stretch=lambda plan: 2.0 if plan.step in slow else 1.0))
+    times = what_if.times
+    assert max(times.pace) > 1.8 * min(times.pace)
+    assert_close(what_if.run().figures, what_if.recorded, 0.08)
 
 
 def test_overlap_is_simulated_as_it_was(tmp_path: Path) -> None:

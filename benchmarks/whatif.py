@@ -1,0 +1,167 @@
+"""How well a what-if predicts: run A is recorded, a change of settings predicted from it, and run B made with it.
+
+`python -P -m nanolens.benchmarks.whatif` makes a pair of runs for each change, the same requests at the same times:
+prompts of mixed lengths, some with a prefix in common, from users who don't wait for each other (an open loop that
+loads the engine to a given share of what it can do), or all at once (`--burst`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import random
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..engine.build import build_engine
+from ..engine.config import EngineConfig
+from ..engine.sampling_params import SamplingParams
+from ..inspector.replay.recording import Recording, read_recording
+from ..inspector.replay.simulate import WhatIf
+from ..inspector.replay.simulate_figures import Figures
+from ..inspector.replay.simulate_settings import Setting, changed_start, parse_setting
+from .environment import environment
+
+if TYPE_CHECKING:
+    from ..engine.runner.load import LoadedModel
+
+BASE: dict[str, Any] = {
+    "num_blocks": 160, "max_num_seqs": 8, "max_num_batched_tokens": 256, "max_model_len": 1024, "seed": 0,
+}  # fmt: skip
+CHANGES = (
+    "num_blocks=0.4x", "max_num_seqs=2x", "max_num_batched_tokens=48", "policy=sjf", "batching=prefill_first",
+    "prefix_cache=false",
+)  # fmt: skip
+LIMITS = {"tokens_per_s": 0.10, "ttft_p50": 0.15, "e2e_p50": 0.15, "ttft_p99": 0.25, "e2e_p99": 0.25}
+PREFIXES, PREFIX_TOKENS, SHARED = 4, 64, 0.5  # prefixes in common, their length, the share of prompts that has one
+PROMPT, OUTPUT = (8, 128), (8, 40)  # tokens: least and most
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request: seconds after the first, its prompt, and how many tokens it is to generate."""
+
+    at: float
+    prompt: list[int]
+    num_output: int
+
+
+def make_requests(count: int, rate: float, seed: int, vocab_size: int) -> list[Asked]:
+    """Requests that arrive `rate` a second, at random; all at once where that is 0."""
+    rng = random.Random(seed)
+    prefixes = [[rng.randrange(vocab_size) for _ in range(PREFIX_TOKENS)] for _ in range(PREFIXES)]
+    at, found = 0.0, []
+    for _ in range(count):
+        own = [rng.randrange(vocab_size) for _ in range(rng.randint(*PROMPT))]
+        prefix = rng.choice(prefixes) if rng.random() < SHARED else []
+        found.append(Asked(at, prefix + own, rng.randint(*OUTPUT)))
+        at += rng.expovariate(rate) if rate else 0.0
+    return found
+
+
+def record(config: EngineConfig, parts: LoadedModel, requests: list[Asked], directory: Path) -> Recording:
+    """Really run the requests; the run, read from its journal."""
+    engine = build_engine(dataclasses.replace(config, journal=str(directory)), parts)
+    try:
+        began, index = time.monotonic(), 0
+        while index < len(requests) or engine.core.has_work:
+            now = time.monotonic() - began
+            while index < len(requests) and requests[index].at <= now:
+                asked = requests[index]
+                params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=asked.num_output)
+                engine.add_request(asked.prompt, params)
+                index += 1
+            if engine.core.has_work:
+                engine.core.step()
+            else:
+                time.sleep(max(0.0, requests[index].at - now))
+    finally:
+        engine.close()
+    return read_recording(directory)
+
+
+def requests_per_s(config: EngineConfig, parts: LoadedModel, count: int, vocab_size: int, scratch: Path) -> float:
+    """What the engine can do: a burst of so many requests."""
+    recording = record(config, parts, make_requests(count, 0.0, 1, vocab_size), scratch / "burst")
+    figures = WhatIf(recording).recorded
+    return figures.requests / (recording.events[-1].t - recording.arrivals[0].t) * 1e9  # type: ignore[union-attr]
+
+
+def row(change: str, what: str, figures: Figures) -> str:
+    """One line of the table."""
+    times = (figures.ttft_p50, figures.ttft_p99, figures.e2e_p50, figures.e2e_p99)
+    return (
+        f"| {change} | {what} | {figures.tokens_per_s:.1f} | " + " | ".join(f"{t:.3f}" for t in times)
+        + f" | {figures.preemptions} | {100 * figures.hit_rate:.1f}% |"
+    )  # fmt: skip
+
+
+def errors(predicted: Figures, real: Figures) -> dict[str, float]:
+    """Figure -> how far the prediction is off, as a share of the real one."""
+    return {name: getattr(predicted, name) / getattr(real, name) - 1 for name in LIMITS}
+
+
+def pair(change: str, config: EngineConfig, parts: LoadedModel, requests: list[Asked], scratch: Path) -> dict[str, Any]:
+    """Run A, predict, run B; print the three beside each other."""
+    a = record(config, parts, requests, scratch / f"{change}-a")
+    setting: Setting = parse_setting(change, a.started)
+    what_if = WhatIf(a)
+    same, predicted = what_if.run().figures, what_if.run([setting]).figures
+    changed, _ = changed_start(a.started, [setting])
+    options: dict[str, Any] = {setting.name: setting.value, "num_blocks": changed.num_blocks}
+    config_b = dataclasses.replace(config, **options)
+    real = WhatIf(record(config_b, parts, requests, scratch / f"{change}-b")).recorded
+    off, off_same = errors(predicted, real), errors(same, what_if.recorded)
+    for what, figures in (("A", what_if.recorded), ("A simulated", same), ("B predicted", predicted), ("B", real)):
+        print(row(change, what, figures))
+    held = all(abs(off[name]) <= limit for name, limit in LIMITS.items())
+    names = ("tokens_per_s", "ttft_p50", "ttft_p99", "e2e_p50", "e2e_p99")
+    print(f"| {change} | error | " + " | ".join(f"{100 * off[n]:+.1f}%" for n in names) + f" | {held} | |", flush=True)
+    return {
+        "change": change, "recorded": what_if.recorded.as_dict(), "simulated": same.as_dict(),
+        "predicted": predicted.as_dict(), "real": real.as_dict(), "errors": off, "errors_as_it_was": off_same,
+        "step_error": what_if.times.device.median_error, "within": held,
+    }  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make the pairs."""
+    parser = argparse.ArgumentParser(prog="python -m nanolens.benchmarks.whatif", description=__doc__)
+    parser.add_argument("--changes", nargs="+", default=list(CHANGES), metavar="NAME=VALUE", help="what is changed")
+    parser.add_argument("--requests", type=int, default=160, help="of each run")
+    parser.add_argument("--load", type=float, default=0.75, help="share of what the engine can do")
+    parser.add_argument("--rate", type=float, help="requests a second; default: the load's share of a measured burst's")
+    parser.add_argument("--burst", action="store_true", help="all requests at once")
+    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    parser.add_argument("--seed", type=int, default=0, help="of the requests")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the journals there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    args = parser.parse_args(argv)
+    import torch
+
+    from ..engine.runner.load import load_parts
+
+    torch.set_num_threads(args.threads)
+    config = EngineConfig(model="smollm2", device="cpu", **BASE)
+    parts = load_parts(config)
+    vocab_size = min(parts.tokenizer.vocab_size, parts.model.config.vocab_size)
+    with tempfile.TemporaryDirectory() as temporary:
+        scratch = args.keep or Path(temporary)
+        capacity = requests_per_s(config, parts, 48, vocab_size, Path(temporary))  # warms up, too
+        rate = 0.0 if args.burst else args.rate or args.load * capacity
+        requests = make_requests(args.requests, rate, args.seed, vocab_size)
+        print(f"{environment()}\nburst: {capacity:.2f} requests/s; {args.requests} requests, {rate:.2f} a second")
+        print("| change | | tokens/s | TTFT p50 | TTFT p99 | e2e p50 | e2e p99 | preemptions | hits |")
+        print("|---|---|---|---|---|---|---|---|---|")
+        found = [pair(change, config, parts, requests, scratch) for change in args.changes]
+    if args.json:
+        args.json.write_text(json.dumps({"environment": environment(), "rate": rate, "pairs": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
