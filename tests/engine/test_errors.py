@@ -232,6 +232,36 @@ def test_a_half_that_can_not_be_read_ends_its_requests_and_nothing_stays_in_flig
     check(engine, names, dict.fromkeys(half, "step 4 failed: RuntimeError: it can't be read"))
 
 
+@OVERLAP
+@pytest.mark.parametrize("command", ["pause", "pause_engine"])
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_pause_out_of_a_half_that_fails_finds_nothing_to_read(half: int, command: str, overlap: bool) -> None:
+    engine = FakeEngine(overlap=overlap)
+    other = 2 - 2 * half  # the first one of the other half
+
+    def told(output: RequestOutput) -> None:
+        engine.outputs[output.request_id] = output
+        if output.error is not None:
+            if command == "pause":
+                engine.pause(names[other])
+            else:
+                engine.pause_engine("callback")
+
+    params = SamplingParams(temperature=0.0, max_tokens=COUNT)
+    names = [engine.add_request(prompt(i), params, on_finish=told) for i in range(4)]
+    steps(engine, 3)
+    fails(engine, OUT_OF_MEMORY, 1, 2 + half)
+    steps(engine, 20)
+    if command == "pause":
+        assert engine.seq(names[other]).reason == "operator"
+        engine.resume(names[other])
+    else:
+        engine.continue_engine()
+    error = "step 4 failed: OutOfDeviceMemory: 16 MiB are missing"
+    check(engine, names, {2 * half: error, 2 * half + 1: error})
+    assert len(engine.of(EngineError)) == 1
+
+
 def test_siblings_in_the_other_half_are_drawn_in() -> None:
     engine = FakeEngine()
     group = engine.add(prompt(0), COUNT, n=2)
