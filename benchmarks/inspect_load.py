@@ -16,7 +16,7 @@ import msgspec
 from ..inspector.describe import sequences_of
 from ..inspector.history.step_log import StepLog
 from ..inspector.sources.source import Control
-from ..inspector.view import EVENTS_SHOWN, EventRow, Moment, SourceStatus, Stay, Story, Tick, View
+from ..inspector.view import EVENTS_SHOWN, EventRow, Judgement, Moment, SourceStatus, Stay, Story, Tick, View
 from ..telemetry.events import (
     AnyEvent,
     BlocksAllocated,
@@ -142,7 +142,7 @@ class BigSource:
                 self.status,
             )
 
-    def story(self, seq: int, moment: Moment) -> Story | None:
+    def story(self, seq: int, moment: Moment, now_t: int = 0) -> Story | None:
         """Its last status, and the last events that name it."""
         with self._lock:
             events = [row for row in self._events if seq in sequences_of(row.event)]
@@ -156,11 +156,15 @@ class BigSource:
         parts = {"queued": snapshot.status_t - snapshot.arrived_t, "decode": t - snapshot.status_t}
         return Story(seq, snapshot.request, True, stays, events, parts)
 
-    def at_step(self, step: int) -> Moment:
+    def verdict(self, seq: int, moment: Moment, now_t: int = 0) -> Judgement | None:
+        """Its steps are made up: nothing can be said of them."""
+        return None
+
+    def at_step(self, step: int, near: Moment | None = None) -> Moment:
         """There is no past here."""
         return self._events[-1].moment
 
-    def at_time(self, t: int) -> Moment:
+    def at_time(self, t: int, near: Moment | None = None) -> Moment:
         """There is no past here."""
         return self._events[-1].moment
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from ..telemetry.culprit import Culprit
 from ..telemetry.events import AnyEvent, EngineStopped, Keyframe, StepFinished, StepPlanned
 
 STEPS_SHOWN = 300  # of the Steps view, and of the histories in the header
@@ -100,6 +101,36 @@ class Story:
     stays: Sequence[Stay]
     events: Sequence[EventRow]
     parts: dict[str, int]
+
+
+class Blamed(NamedTuple):
+    """One that time was spent on, and as which part."""
+
+    part: str  # as telemetry/latency.py names them
+    culprit: Culprit
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Why a sequence has taken as long as it has, up to a moment.
+
+    Attributes:
+        seq: its id.
+        request: of which it is part.
+        whole: whether it is told from its arrival.
+        parts: as telemetry/latency.py names them -> nanoseconds; they add up to its life so far.
+        headline: the first sentence.
+        sentences: the others.
+        blamed: those that weigh most first; who stood at the head of the queue comes last.
+    """
+
+    seq: int
+    request: str
+    whole: bool
+    parts: dict[str, int]
+    headline: str
+    sentences: tuple[str, ...]
+    blamed: Sequence[Blamed]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from ...errors import InspectError, JournalError
 from ...telemetry.predicate import Predicate
 from ...telemetry.reader import JournalReader, Position
-from ..view import STEPS_SHOWN, EventRow, Moment, SourceStatus, Story, Tick, View
+from ..view import STEPS_SHOWN, EventRow, Judgement, Moment, SourceStatus, Story, Tick, View
 from .follow import Follower
 from .past import Past
 from .source import Control
@@ -69,6 +69,10 @@ class JournalSource:
     def story(self, seq: int, moment: Moment, now_t: int = 0) -> Story | None:
         """As of `Source`."""
         return self._past.story(seq, moment, now_t)
+
+    def verdict(self, seq: int, moment: Moment, now_t: int = 0) -> Judgement | None:
+        """As of `Source`."""
+        return self._past.verdict(seq, moment, now_t)
 
     def at_step(self, step: int, near: Moment | None = None) -> Moment:
         """As of `Source`."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from ...errors import AuditError, InspectError, JournalError
 from ...telemetry.predicate import Predicate
 from ..history.history import History
-from ..view import EventRow, Moment, SourceStatus, Story, Tick, View
+from ..history.verdicts import Verdicts
+from ..view import EventRow, Judgement, Moment, SourceStatus, Story, Tick, View
 
 
 @contextlib.contextmanager
@@ -33,6 +34,7 @@ class Past:
     def __init__(self, path: str | Path, run: str) -> None:
         self._path, self._run = path, run
         self._history: History | None = None
+        self._verdicts: Verdicts | None = None
         self._lock = threading.Lock()
 
     @property
@@ -54,12 +56,23 @@ class Past:
                 self._history.refresh()
             return self._history
 
+    @property
+    def verdicts(self) -> Verdicts:
+        """As `history`, for verdicts, which may take a while: no other question waits for them."""
+        with self._lock, in_words():
+            if self._verdicts is None:
+                self._verdicts = Verdicts(self._path, self._run)
+            return self._verdicts
+
     def reopen(self) -> None:
         """Begin anew at the next question: the journal has more to its front."""
         with self._lock:
             history, self._history = self._history, None
+            verdicts, self._verdicts = self._verdicts, None
         if history is not None:
             history.close()
+        if verdicts is not None:
+            verdicts.close()
 
     close = reopen
 
@@ -98,6 +111,11 @@ class Past:
         """As of `Source`."""
         with in_words():
             return self.history.story(moment, seq, now_t)
+
+    def verdict(self, seq: int, moment: Moment, now_t: int = 0) -> Judgement | None:
+        """As of `Source`."""
+        with in_words():
+            return self.verdicts.of(seq, moment, now_t)
 
     def at_step(self, step: int) -> Moment:
         """As of `Source`."""

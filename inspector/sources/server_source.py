@@ -10,7 +10,7 @@ import time
 
 from ...errors import InspectError
 from ...telemetry.predicate import Predicate
-from ..view import EventRow, Moment, SourceStatus, Story, View
+from ..view import EventRow, Judgement, Moment, SourceStatus, Story, View
 from .control import HttpControl
 from .http_stream import JournalFeed, Refused, ServerInfo, ServerLink, Unreachable
 from .session import Session
@@ -115,6 +115,14 @@ class ServerSource:
         if story is not None and not story.whole and session.fetch_earlier(self._link):
             return session.past.story(seq, moment, now_t)
         return story
+
+    def verdict(self, seq: int, moment: Moment, now_t: int = 0) -> Judgement | None:
+        """As of `Source`."""
+        session = self._attached(moment)
+        found = session.past.verdict(seq, moment, now_t)
+        if found is not None and not found.whole and session.fetch_earlier(self._link):
+            return session.past.verdict(seq, moment, now_t)
+        return found
 
     def at_step(self, step: int, near: Moment | None = None) -> Moment:
         """As of `Source`."""

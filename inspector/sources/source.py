@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ...telemetry.predicate import Predicate
-from ..view import EventRow, Moment, SourceStatus, Story, View
+from ..view import EventRow, Judgement, Moment, SourceStatus, Story, View
 
 
 class Control(Protocol):
@@ -83,6 +83,13 @@ class Source(Protocol):
     def story(self, seq: int, moment: Moment, now_t: int = 0) -> Story | None:
         """A sequence up to a moment, or, where nothing happens after it until `now_t`, up to that; None where it does
         not live then."""
+
+    def verdict(self, seq: int, moment: Moment, now_t: int = 0) -> Judgement | None:
+        """Why a sequence has taken as long as it has: as `story`, but it may take seconds for a long life.
+
+        Raises:
+            InspectError: the journal does not tell, or the source was closed.
+        """
 
     def at_step(self, step: int, near: Moment | None = None) -> Moment:
         """The end of the frame in which a step was planned; the nearest where there is no such step.

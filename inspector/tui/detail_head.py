@@ -73,7 +73,7 @@ class DetailHead(Widget):
         reason = s.wait_reason or s.reason
         age = duration(max(0, view.now_t - s.status_t))
         yield Text.assemble(
-            (f"seq {s.seq} ", self._style("title")), f"of {_safe(s.request)} · ",
+            (f"seq {s.seq} ", self._style("title")), f"of {safe(s.request)} · ",
             (s.status, self._style(s.status.lower())), f" ({reason}) for {age} · {s.phase} · prio {s.priority}",
             f" · {s.num_preemptions}× preempted" if s.num_preemptions else "",
         )  # fmt: skip
@@ -117,5 +117,6 @@ class DetailHead(Widget):
         return self.get_component_rich_style(f"head--{name}", default=Style())
 
 
-def _safe(text: str) -> str:
+def safe(text: str) -> str:
+    """A text that came from outside, without a terminal's commands."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -29,14 +29,16 @@ from ..detail_rows import (
 from ..export import Table
 from ..filters import Filter, parse_filter
 from ..units import duration
-from ..view import Moment, Story, View
+from ..verdict_rows import BlamedRow, blamed_rows, blamed_table
+from ..view import Judgement, Moment, Story, View
 from .columns import Column, Tone
 from .detail_head import DetailHead
+from .detail_verdict import DetailVerdict
 from .live_table import LiveTable
-from .messages import MomentChosen, StepChosen
+from .messages import MomentChosen, SequenceChosen, StepChosen
 
 WIDE = 110  # cells from which on all tables stand side by side
-PANES = ("blocks", "states", "events")
+PANES = ("blocks", "states", "events", "blamed")
 SHOWN_SHARERS = 6
 
 
@@ -79,26 +81,39 @@ EVENT_COLUMNS: list[Column[StoryEvent]] = [
 ]
 
 
+BLAMED_COLUMNS: list[Column[BlamedRow]] = [
+    Column("spent", lambda row: duration(row.weight_ns), 7, "right", key=lambda row: row.weight_ns),
+    Column("share", lambda row: f"{row.of_life:.0%}", 5, "right", key=lambda row: row.of_life),
+    Column("on", lambda row: row.part, 20),
+    Column("seq", lambda row: "-" if row.seq < 0 else str(row.seq), 6, "right", key=lambda row: row.seq),
+    Column("request", lambda row: row.request or "-", 12),
+    Column("what it did", lambda row: row.words, 20, grow=1),
+]
+
+
 class DetailView(Container):
     """One sequence."""
 
     DEFAULT_CSS = """
     DetailView { layout: vertical; background: $surface; }
     DetailView > #panes { layout: horizontal; height: 1fr; }
-    DetailView #blocks { width: 1fr; }
+    DetailView #held { width: 1fr; }
+    DetailView #blocks { height: 3fr; }
+    DetailView #blamed { height: 2fr; }
     DetailView #story { width: 1fr; }
     DetailView.-wide #story { margin-left: 1; }
     DetailView #states { height: 2fr; }
     DetailView #events { height: 3fr; }
     DetailView.-narrow LiveTable { height: 1fr; }
-    DetailView.-narrow.-blocks #story { display: none; }
-    DetailView.-narrow.-states #blocks, DetailView.-narrow.-states #events { display: none; }
-    DetailView.-narrow.-events #blocks, DetailView.-narrow.-events #states { display: none; }
+    DetailView.-narrow.-blocks #story, DetailView.-narrow.-blocks #blamed { display: none; }
+    DetailView.-narrow.-states #held, DetailView.-narrow.-states #events { display: none; }
+    DetailView.-narrow.-events #held, DetailView.-narrow.-events #states { display: none; }
+    DetailView.-narrow.-blamed #story, DetailView.-narrow.-blamed #blocks { display: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("w", "next_pane", "Next table", show=False)]
     HELP: ClassVar[list[tuple[str, str]]] = [  # type: ignore[assignment]
         ("w", "next table"),
-        ("enter", "go to the moment"),
+        ("enter", "go to the moment, or to who is to blame"),
         ("/", f"of its events: words, {', '.join(EVENT_FIELDS)}"),
     ]
 
@@ -108,6 +123,9 @@ class DetailView(Container):
         self._blocks = LiveTable(BLOCK_COLUMNS, sort=0, caption="block table", empty="no blocks", id="blocks")
         self._states = LiveTable(STAY_COLUMNS, sortable=False, follow_end=True, caption="statuses", id="states")
         self._events = LiveTable(EVENT_COLUMNS, sortable=False, follow_end=True, caption="events", id="events")
+        self._blamed = LiveTable(BLAMED_COLUMNS, sortable=False, caption="spent on", empty="nobody", id="blamed")
+        self._said = DetailVerdict(id="verdict")
+        self._verdict: Judgement | None = None
         self._pane = 0
         self._view: View | None = None
         self._seq: int | None = None
@@ -118,8 +136,11 @@ class DetailView(Container):
     def compose(self) -> ComposeResult:
         """The lines above, and the tables."""
         yield self._head
+        yield self._said
         with Container(id="panes"):
-            yield self._blocks
+            with Vertical(id="held"):
+                yield self._blocks
+                yield self._blamed
             with Vertical(id="story"):
                 yield self._states
                 yield self._events
@@ -130,6 +151,7 @@ class DetailView(Container):
         """Show this sequence from now on; its story comes later."""
         if seq != self._seq:
             self._seq, self._request, self._story = seq, "", None
+            self.show_verdict(None)
             if self._view is not None:
                 self.show(self._view)
 
@@ -154,8 +176,17 @@ class DetailView(Container):
         self._story = story
         self.show(view)
 
+    def show_verdict(self, verdict: Judgement | None, words: str = "") -> None:
+        """Take a verdict on the sequence that is shown; without one, words that say why there is none."""
+        self._verdict = verdict
+        rows = blamed_rows(verdict) if verdict else []
+        self._said.show(verdict, words)
+        self._blamed.caption = f"its time was spent on {plural(len(rows), 'culprit')}"
+        self._blamed.set_rows([(row.part, row.request, row.seq, row.words) for row in rows], rows)
+
     def _show_nothing(self, view: View) -> None:
         self._story = None
+        self.show_verdict(None)
         chosen = f"seq {self._seq} does not live at step {view.keyframe.step}"
         self._head.say("choose a sequence: enter in Sequences" if self._seq is None else chosen)
         self._blocks.caption = "block table"
@@ -193,7 +224,9 @@ class DetailView(Container):
         seq = -1 if self._seq is None else self._seq
         if self._pane == 0:
             return block_table_of(seq, self._blocks.rows)
-        return stay_table(seq, self._states.rows) if self._pane == 1 else event_table(seq, self._events.rows)
+        if self._pane == 1:
+            return stay_table(seq, self._states.rows)
+        return event_table(seq, self._events.rows) if self._pane == 2 else blamed_table(seq, self._blamed.rows)
 
     @property
     def selected_seq(self) -> int | None:
@@ -209,7 +242,7 @@ class DetailView(Container):
 
     @property
     def _tables(self) -> tuple[LiveTable[Any], ...]:
-        return self._blocks, self._states, self._events
+        return self._blocks, self._states, self._events, self._blamed
 
     def action_next_pane(self) -> None:
         """Put the focus on the next table; on a narrow screen, show it instead."""
@@ -237,13 +270,21 @@ class DetailView(Container):
                 self._mark_pane()
 
     def on_live_table_chosen(self, event: LiveTable.Chosen) -> None:
-        """Enter on a status or an event: its moment is to be shown."""
+        """Enter on a status or an event: its moment is to be shown; on a culprit: that sequence, while it lived."""
         event.stop()
         row = event.table.cursor_row
         if isinstance(row, StayRow):
             self.post_message(StepChosen(row.step))
+        elif isinstance(row, BlamedRow):
+            self._show_blamed(row)
         elif isinstance(event.key, Moment):
             self.post_message(MomentChosen(event.key))
+
+    def _show_blamed(self, row: BlamedRow) -> None:
+        if row.seq >= 0 and row.seq != self._seq:
+            self.post_message(SequenceChosen(row.seq))
+        if row.step >= 0 and (self._view is None or sequence_of(self._view.keyframe, row.seq) is None):
+            self.post_message(StepChosen(row.step))
 
     def _show_pane(self, index: int) -> None:
         self._pane = index

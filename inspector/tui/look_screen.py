@@ -25,6 +25,7 @@ from .events_view import EventsView
 from .footer_bar import FooterBar
 from .header_bar import HeaderBar
 from .hints import hints
+from .judge import Judge
 from .messages import SequenceChosen
 from .prompt_line import PromptLine
 from .queue_view import QueueView
@@ -63,7 +64,7 @@ class LookScreen(Screen[None]):
     def __init__(self, source: Source, interval: float) -> None:
         super().__init__()
         self._source, self._interval = source, interval
-        self._travel = TimeTravel(source)
+        self._travel, self._judge = TimeTravel(source), Judge(source)
         self._header, self._tabs = HeaderBar(source.title), TabBar(VIEWS)
         self._time, self._prompt, self._footer = TimeBar(), PromptLine(), FooterBar()
         self._waiting = Static("looking…", id="waiting", markup=False)
@@ -184,6 +185,17 @@ class LookScreen(Screen[None]):
             self._show_view(self._active)
         elif (was.moment, was.now_t) != (seen.view.moment, seen.view.now_t) or self._active == "detail":
             self._show_on(self.active, seen)
+
+        if isinstance(self.active, DetailView) and seen.story is not None:
+            if self._judge.is_due(seen.story.seq, seen.view):
+                self._judge.begin(seen.story.seq, seen.view)
+                self.run_worker(self._judged(self.active), group="verdict")
+            self.active.show_verdict(*self._judge.said_of(seen.story.seq, seen.view))
+
+    async def _judged(self, detail: DetailView) -> None:
+        await asyncio.to_thread(self._judge.ask)
+        if self._view is not None and detail.selected_seq is not None:
+            detail.show_verdict(*self._judge.said_of(detail.selected_seq, self._view))
 
     def _show_on(self, view: AnyView, seen: Seen) -> None:
         view.show(seen.view)

@@ -170,11 +170,11 @@ def test_a_narrow_screen_shows_one_table_at_a_time() -> None:
         assert [line[:8] for line in lines(app, "head")] == ["seq 5 of", "prompt 1", "statuses", "its time", " " * 8]
         assert "ITL" in lines(app, "head")[1]
         seen = []
-        for _ in range(4):
-            seen.append([name for name in ("blocks", "states", "events") if lines(app, name)])
+        for _ in range(5):
+            seen.append([name for name in ("blocks", "states", "events", "blamed") if lines(app, name)])
             await pilot.press("w")
             await pilot.pause()
-        assert seen == [["blocks"], ["states"], ["events"], ["blocks"]]
+        assert seen == [["blocks"], ["states"], ["events"], ["blamed"], ["blocks"]]
         await pilot.resize_terminal(160, 50)
         await pilot.pause()
         assert all(lines(app, name) for name in ("blocks", "states", "events"))

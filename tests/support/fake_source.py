@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from nanolens.errors import InspectError
-from nanolens.inspector.view import EventRow, Moment, SourceStatus, Story, View
+from nanolens.inspector.view import EventRow, Judgement, Moment, SourceStatus, Story, View
 from nanolens.telemetry.predicate import Predicate
-from views import fake_run, story_of, view_of_fake_run
+from views import fake_run, judgement_of, story_of, view_of_fake_run
 
 
 class FakeControl:
@@ -116,6 +116,10 @@ class FakeSource:
     def story(self, seq: int, moment: Moment, now_t: int = 0) -> Story | None:
         self.asked.append(("story", seq))
         return story_of(seq, moment.segment)
+
+    def verdict(self, seq: int, moment: Moment, now_t: int = 0) -> Judgement | None:
+        self.asked.append(("verdict", seq))
+        return judgement_of(seq, moment.segment)
 
     def at_step(self, step: int, near: Moment | None = None) -> Moment:
         self.asked.append(("at_step", step))

@@ -27,12 +27,12 @@ from nanolens.inspector.tui.detail_view import DetailView
 from nanolens.inspector.tui.inspect_screen import InspectScreen
 from nanolens.inspector.tui.live_table import LiveTable
 from nanolens.inspector.tui.picker_screen import Choice
-from nanolens.inspector.view import EventRow, Moment, Story, View
+from nanolens.inspector.view import EventRow, Judgement, Moment, Story, View
 from nanolens.telemetry.events import AnyEvent, EngineStarted, StepFinished
 from nanolens.telemetry.journal import JournalWriter
 from nanolens.telemetry.predicate import Predicate
 from nanolens.telemetry.recorder import Recorder
-from views import Frames, story_of, view_of
+from views import Frames, judgement_of, story_of, view_of
 
 MS = 1_000_000
 BEGIN_S = 1_700_000_000  # 22:13:20 UTC
@@ -148,6 +148,9 @@ class ShownSource(FakeSource):
     def story(self, seq: int, moment: Moment, now_t: int = 0) -> Story | None:
         return story_of(seq, moment.segment, shown_run())
 
+    def verdict(self, seq: int, moment: Moment, now_t: int = 0) -> Judgement | None:
+        return judgement_of(seq, moment.segment, shown_run())
+
     def find(self, moment: Moment, predicate: Predicate | None, forward: bool) -> EventRow | None:
         frames = range(moment.segment + 1, self.last + 1) if forward else range(moment.segment - 1, 0, -1)
         for frame in frames:
@@ -212,7 +215,7 @@ async def go_to(name: str, pilot: Pilot[Any]) -> None:
     if shown.step:
         await _until(pilot, lambda: (view := _main(pilot)._view) is not None and view.keyframe.step == shown.step)
     if name == "detail":
-        await _until(pilot, lambda: pilot.app.screen.query_one(DetailView)._story is not None)
+        await _until(pilot, lambda: pilot.app.screen.query_one(DetailView)._verdict is not None)
     if shown.breakpoints:
         await _until(pilot, lambda: pilot.app.screen.query_one(OptionList).option_count)
     if shown.picks:

@@ -14,8 +14,10 @@ from nanolens.engine.plan import StepResult
 from nanolens.engine.sampling_params import SamplingParams
 from nanolens.inspector.describe import sequences_of
 from nanolens.inspector.history.step_log import StepLog
-from nanolens.inspector.view import EVENTS_SHOWN, EventRow, Moment, SourceStatus, Stay, Story, Tick, View
+from nanolens.inspector.history.verdicts import judgement
+from nanolens.inspector.view import EVENTS_SHOWN, EventRow, Judgement, Moment, SourceStatus, Stay, Story, Tick, View
 from nanolens.telemetry.events import AnyEvent, StatusChanged
+from nanolens.telemetry.latency_tracks import LatencyTracks
 from nanolens.telemetry.lives import FINAL, Lives
 from nanolens.telemetry.recorder import Recorder
 from nanolens.telemetry.state import EngineState
@@ -135,6 +137,16 @@ def story_of(seq: int, frames: int | None = None, run: Frames | None = None) -> 
         seq, life.request, True, stays, [row for row in rows if seq in sequences_of(row.event)],
         {part: getattr(life, f"{part}_ns") for part in parts},
     )  # fmt: skip
+
+
+def judgement_of(seq: int, frames: int | None = None, run: Frames | None = None) -> Judgement | None:
+    """The verdict on a sequence after so many frames of a run (of `fake_run`); None where it does not live then."""
+    tracks = LatencyTracks()
+    for frame in (run or fake_run())[:frames]:
+        for event in frame:
+            tracks.apply(event)
+    tracks.finish()
+    return judgement(tracks, seq)
 
 
 def big_view(num_sequences: int = 1000, blocks_each: int = 64, steps: int = 50) -> View:
