@@ -35,6 +35,7 @@ class Past:
         self._path, self._run = path, run
         self._history: History | None = None
         self._verdicts: Verdicts | None = None
+        self._is_over = False
         self._lock = threading.Lock()
 
     @property
@@ -74,7 +75,10 @@ class Past:
         if verdicts is not None:
             verdicts.close()
 
-    close = reopen
+    def close(self) -> None:
+        """Let go of it. May be called again."""
+        self._is_over = True
+        self.reopen()
 
     def first(self) -> Tick:
         """Where it begins."""
@@ -115,7 +119,13 @@ class Past:
     def verdict(self, seq: int, moment: Moment, now_t: int = 0) -> Judgement | None:
         """As of `Source`."""
         with in_words():
-            return self.verdicts.of(seq, moment, now_t)
+            verdicts = self.verdicts
+            try:
+                return verdicts.of(seq, moment, now_t)
+            except InspectError:
+                if self._is_over or verdicts is self._verdicts:
+                    raise
+            return self.verdicts.of(seq, moment, now_t)  # it was opened anew meanwhile
 
     def at_step(self, step: int) -> Moment:
         """As of `Source`."""

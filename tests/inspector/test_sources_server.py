@@ -70,6 +70,28 @@ def foreign() -> Iterator[str]:
     server.server_close()
 
 
+def test_its_verdict_on_a_sequence_reaches_back_to_what_came_before_it_was_attached(tmp_path: Path) -> None:
+    with Server(tmp_path, num_blocks=2000) as server:
+        thread = threading.Thread(target=server.complete, args=([1, 2, 3],), kwargs={"max_tokens": 4000})
+        thread.start()
+        server.wait_until(lambda: server.snapshot()["totals"]["generated_tokens"] > 20, "generating")
+        server.post("/debug/engine/pause", {})
+        source = ServerSource(server.url)
+        try:
+            source.start()
+            view = shows(source, lambda view: bool(view.keyframe.engine_paused), "paused")
+            (seq,) = view.keyframe.sequences
+            found = source.verdict(seq.seq, view.moment, view.now_t + 10**9)
+            assert found is not None and found.whole and found.request == seq.request
+            assert sum(found.parts.values()) == view.now_t + 10**9 - seq.arrived_t
+            assert found.parts["engine_paused"] >= 10**9 and "own_decode" in found.parts
+        finally:
+            source.close()
+            server.abort_all()
+            server.post("/debug/engine/resume", {})
+            thread.join()
+
+
 def test_it_shows_the_servers_own_state(tiny_server: Server, attached: ServerSource) -> None:
     tiny_server.post("/debug/engine/pause", {})
     threads = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from nanolens.errors import InspectError
 from nanolens.inspector.history.history import History
 from nanolens.inspector.history.verdicts import Verdicts, judgement
 from nanolens.inspector.sources.journal_source import JournalSource
+from nanolens.inspector.sources.past import Past
 from nanolens.inspector.tui.judge import EVERY_S, Judge
 from nanolens.inspector.verdict_rows import blamed_rows, blamed_table, top_parts
 from nanolens.inspector.view import Judgement, Moment, View
@@ -203,3 +205,25 @@ def test_what_keeps_a_verdict_from_coming_is_said() -> None:
     judge.begin(5, view)
     judge.ask()
     assert judge.said_of(5, view) == (None, "the journal is damaged")
+
+
+def test_a_journal_that_gets_more_to_its_front_meanwhile_is_asked_again(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past, moment = Past(journal, JournalReader(journal).run), some_moments(journal)[-1]
+    seq = living(journal, moment)[0]
+    asked = past.verdict(seq, moment)
+    whole = Verdicts.of
+    turns = [past.reopen]
+
+    def disturbed(self: Verdicts, *arguments: Any) -> Judgement | None:
+        if turns:
+            turns.pop(0)()
+        return whole(self, *arguments)
+
+    monkeypatch.setattr(Verdicts, "of", disturbed)
+    past.reopen()
+    assert past.verdict(seq, moment) == asked
+    turns.append(past.close)
+    with pytest.raises(InspectError, match="closed"):
+        past.verdict(seq, moment)
