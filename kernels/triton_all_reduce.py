@@ -19,7 +19,9 @@ from triton.language.extra.cuda import globaltimer
 from .triton_launch import launch
 
 _REGION = 4096  # bytes that a program moves; always the same ones, so that its turns tell when they are free again
-_PROGRAMS = 1024  # 8 on each of an H200's 132 processors: all run at once, as programs that wait for each other must
+# Programs that wait for each other must run at the same time: so many do, 8 on each of an H200's 132 processors. On a
+# smaller GPU they start in order, and the first of those that wait is met all the same.
+_PROGRAMS = 1024
 _WARPS = 4
 CAPACITY = _REGION * _PROGRAMS  # bytes of the largest tensor
 

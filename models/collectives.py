@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.distributed as dist
@@ -150,7 +150,7 @@ def _show_memory(shard: Shard, device: torch.device, waited: Tensor) -> tuple[Te
     memory: Tensor | None = None
     try:
         memory = symmetric.empty(buffer_bytes(shard.size), dtype=torch.uint8, device=device)
-        handle = symmetric.rendezvous(memory, dist.group.WORLD)
+        handle = symmetric.rendezvous(memory, cast(dist.ProcessGroup, dist.group.WORLD))
         offset = memory.data_ptr() - handle.buffer_ptrs[shard.rank]
         addresses = [each + offset for each in handle.buffer_ptrs]
         memory.zero_()

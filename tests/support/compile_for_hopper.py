@@ -17,9 +17,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from nanolens.kernels import triton_activation, triton_linear, triton_norm, triton_qkv
+from nanolens.kernels import triton_activation, triton_all_reduce, triton_linear, triton_norm, triton_qkv
 
 POINTERS = {"positions_ptr": "*i64", "slots_ptr": "*i64", "cos_sin_ptr": "*fp32"}
+POINTERS |= {"addresses_ptr": "*i64", "turns_ptr": "*i32", "waited_ptr": "*i64"}
 
 
 def compile_kernel(kernel: Any, dtype: str, num_warps: int, **constants: int | bool) -> str:
@@ -51,7 +52,12 @@ def compile_kernel(kernel: Any, dtype: str, num_warps: int, **constants: int | b
 
 def variants() -> Iterator[tuple[Any, str, int, dict[str, int | bool]]]:
     """Kernel, dtype, warps and constants of what is launched, at the widest tiles."""
+    yield triton_all_reduce._stamp, "bf16", 1, {"SIGN": 1}
     for dtype, lanes in (("bf16", 8), ("fp16", 8), ("fp32", 4)):
+        for size, tokens in ((2, 2), (3, 4), (8, 8)):
+            shape = {"SIZE": size, "LANES": tokens, "BLOCK": 256 * lanes, "PROGRAMS": 1024, "CAPACITY": 1 << 22}
+            for is_sum in (True, False):
+                yield triton_all_reduce._exchange, dtype, 4, shape | {"SUM": is_sum}
         for block in (1024, 8192):
             constants = {"ADD": True, "BLOCK": block, "EARLY": True}
             yield triton_norm._norm, dtype, triton_norm.warps_for(block), constants
