@@ -1,0 +1,42 @@
+"""The rules that an investigation's Prometheus has are the project's own, faster; and the panels it asks for exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nanolens.benchmarks.investigate import PANELS, faster, write_config
+from nanolens.grafana.boards import BOARDS
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("for: 5m", "for: 10s"),
+        ("rate(x_total[1h] offset 6h) > 0.5", "rate(x_total[120s] offset 720s) > 0.5"),
+        ("for: 30s", "for: 5s"),  # no shorter than five scrapes
+        ('ratio_rate5m > 30 and x{le="1.0"}', 'ratio_rate5m > 30 and x{le="1.0"}'),  # names and bounds stay
+    ],
+)
+def test_times_in_rules_get_shorter_and_nothing_else_does(rule: str, expected: str) -> None:
+    assert faster(rule) == expected
+
+
+def test_prometheus_takes_the_configuration(require: Callable[[str], str], tmp_path: Path) -> None:
+    path = write_config(tmp_path, "127.0.0.1:9400")
+    done = subprocess.run([require("promtool"), "check", "config", path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "2 rule files found" in done.stdout, done.stdout + done.stderr
+    assert json.loads(path.read_text())["scrape_configs"][0]["static_configs"][0]["targets"] == ["127.0.0.1:9400"]
+
+
+@pytest.mark.parametrize(("board", "title"), PANELS)
+def test_the_panels_exist_and_ask_with_known_variables(board: str, title: str) -> None:
+    panels = [panel for each in BOARDS if each.name == board for panel in each.panels if panel.title == title]
+    (panel,) = panels
+    variables = {name for query in panel.queries for name in re.findall(r"\$(\w+)", query.expr)}
+    assert variables <= {"__rate_interval", "__range", "job", "instance"}
