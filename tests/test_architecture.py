@@ -26,7 +26,7 @@ FLOORS: dict[str, set[str]] = {
     "server": {"errors", "kernels", "models", "telemetry", "engine"},
     "inspector": {"errors", "kernels", "models", "telemetry", "engine"},
     "grafana": {"errors", "telemetry"},
-    "benchmarks": {"errors", "kernels", "models", "telemetry", "engine", "server", "inspector"},
+    "benchmarks": {"errors", "kernels", "models", "telemetry", "engine", "server", "inspector", "grafana"},
 }
 TORCH_FREE = [
     "nanolens",
@@ -42,7 +42,7 @@ TORCH_FREE = [
     "nanolens.telemetry.reader",
 ]
 MAX_LINES = 330
-MAX_LINES_OF = {"telemetry/events.py": 450}  # the closed vocabulary belongs on one page
+MAX_LINES_OF = {"telemetry/events.py": 500}  # the closed vocabulary belongs on one page
 NOT_OURS = {"build", "dist", "node_modules", "__pycache__"}
 
 
