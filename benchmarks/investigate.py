@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..engine.sampling_params import SamplingParams
-from ..grafana.boards import BOARDS
 from .environment import ROOT, environment
 from .traces import read_times, read_trace
 
@@ -91,14 +90,21 @@ def ask(url: str, expr: str, start: float, end: float) -> list[tuple[dict[str, s
     return [(each["metric"], [(float(t), float(value)) for t, value in each["values"]]) for each in found]
 
 
+def panel_queries(board: str, title: str) -> list[tuple[str, str]]:
+    """(legend, expression) of each query of a panel, as Grafana reads it from its dashboard's file."""
+    dashboard = json.loads((ROOT / "grafana" / "dashboards" / f"{board}.json").read_text(encoding="utf-8"))
+    panels = [inner for outer in dashboard["panels"] for inner in (outer, *outer.get("panels", ()))]
+    (targets,) = (panel["targets"] for panel in panels if panel.get("title") == title)
+    return [(target["legendFormat"], target["expr"]) for target in targets]
+
+
 def dashboard_lines(url: str, start: float, end: float) -> Iterator[str]:
     """What the dashboards' panels show: the highest value of each series, and when that was."""
     values = {"__rate_interval": "20s", "__range": "60s", "job": "nanolens", "instance": ".*"}
-    panels = {(board.name, panel.title): panel for board in BOARDS for panel in board.panels}
-    for key in PANELS:
-        for query in panels[key].queries:
-            expr = re.sub(r"\$(\w+)", lambda name: values[name[1]], query.expr)
-            yield f"{key[0]}, {key[1]!r}, {query.legend}:  {expr}"
+    for board, title in PANELS:
+        for legend, query in panel_queries(board, title):
+            expr = re.sub(r"\$(\w+)", lambda name: values[name[1]], query)
+            yield f"{board}, {title!r}, {legend}:  {expr}"
             for labels, points in ask(url, expr, start, end):
                 at, most = max(points, key=lambda point: point[1])
                 named = ", ".join(f"{k}={v}" for k, v in labels.items())

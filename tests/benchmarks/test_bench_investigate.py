@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nanolens.benchmarks.investigate import PANELS, faster, write_config
-from nanolens.grafana.boards import BOARDS
+from nanolens.benchmarks.investigate import PANELS, faster, panel_queries, write_config
 
 
 @pytest.mark.parametrize(
@@ -36,7 +35,5 @@ def test_prometheus_takes_the_configuration(require: Callable[[str], str], tmp_p
 
 @pytest.mark.parametrize(("board", "title"), PANELS)
 def test_the_panels_exist_and_ask_with_known_variables(board: str, title: str) -> None:
-    panels = [panel for each in BOARDS if each.name == board for panel in each.panels if panel.title == title]
-    (panel,) = panels
-    variables = {name for query in panel.queries for name in re.findall(r"\$(\w+)", query.expr)}
-    assert variables <= {"__rate_interval", "__range", "job", "instance"}
+    variables = {name for _, query in panel_queries(board, title) for name in re.findall(r"\$(\w+)", query)}
+    assert variables and variables <= {"__rate_interval", "__range", "job", "instance"}
