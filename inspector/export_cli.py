@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..errors import InvalidConfig
 from ..telemetry.endpoint import PROTOCOLS, environment_endpoint, environment_headers, parse_endpoint, parse_header
 from ..telemetry.exporter_order import LINGER_S
+from .trace_text import safe
 
 if TYPE_CHECKING:
     from ..telemetry.exporter_options import ExportOptions
@@ -172,7 +173,7 @@ def options_from(arguments: argparse.Namespace) -> ExportOptions:
 
 
 def _say(text: str) -> None:
-    print(f"nano-trace export: {text}", file=sys.stderr, flush=True)
+    print(f"nano-trace export: {safe(text, 10_000)}", file=sys.stderr, flush=True)
 
 
 def _count(text: str) -> int:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from ..errors import AuditError, InvalidConfig, JournalError
+from ..errors import AuditError, JournalError
 from ..telemetry.reader import JournalReader
 from .describe import plural
+from .out_file import writing
 from .perfetto_trace import PerfettoTrace
 
 
@@ -34,14 +34,15 @@ class Written:
 
 
 def write_perfetto(reader: JournalReader, path: str | Path) -> Written:
-    """Write a run's trace; `path` ending in .gz is compressed. A file that is there is replaced once all is written.
+    """Write a run's trace; `path` ending in .gz is compressed. A file that is there is replaced once all is
+    written.
 
     Raises:
         JournalError: the journal can't be read, holds no state to begin with, or contradicts itself.
-        InvalidConfig: the file can't be written.
+        InvalidConfig: the file can't be written, or is a journal's.
     """
     path, events = Path(path), 0
-    with _replacing(path) as out:
+    with _output(path) as out:
         trace = PerfettoTrace(out)
         try:
             for frame in reader.frames():
@@ -59,21 +60,10 @@ def write_perfetto(reader: JournalReader, path: str | Path) -> Written:
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file beside `path` that takes its place at the end; with an error it goes, and `path` stays as it was."""
-    if path.is_dir():
-        raise InvalidConfig(f"--perfetto {path}: is a directory; give a file")
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        try:
-            with part.open("wb") as file:
-                if path.suffix == ".gz":
-                    with gzip.GzipFile("", "wb", 5, file, 0) as packed:
-                        yield cast(BinaryIO, packed)
-                else:
-                    yield file
-            part.replace(path)
-        except OSError as error:
-            raise InvalidConfig(f"--perfetto {path}: can't be written ({error.strerror or error})") from error
-    finally:
-        part.unlink(missing_ok=True)
+def _output(path: Path) -> Iterator[BinaryIO]:
+    with writing(path, "--perfetto") as file:
+        if path.suffix != ".gz":
+            yield file
+            return
+        with gzip.GzipFile("", "wb", 5, file, 0) as packed:
+            yield cast(BinaryIO, packed)

@@ -63,10 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
         print(*lines, sep="\n")
         return EXIT_SAME
     result = replay(recording)
+    arguments.code = EXIT_SAME if result.divergence is None else EXIT_DIVERGED
     if arguments.json:
         json.dump(as_json(recording, result), sys.stdout)
         print()
     else:
         for line in report(recording, result, shutil.get_terminal_size((100, 24)).columns):
             print(line)
-    return EXIT_SAME if result.divergence is None else EXIT_DIVERGED
+    code: int = arguments.code
+    return code

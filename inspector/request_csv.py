@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import sys
+from typing import TextIO
 
 from ..errors import InvalidConfig
 from ..telemetry.latency import Latency
 from .describe import plural
 from .latency_reading import read_latency
+from .out_file import writing
 from .request_table import HEADER, rows
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell that begins so
@@ -27,25 +30,21 @@ def write_csv(path: str, latency: Latency, wall_offset_ns: int) -> int:
         how many rows there are below the header.
 
     Raises:
-        InvalidConfig: the file can't be written.
+        InvalidConfig: the file can't be written, or is a journal's.
     """
-    count = 0
-    try:
-        out = sys.stdout if path == "-" else open(path, "w", newline="", encoding="utf-8")  # noqa: SIM115
-        try:
-            writer = csv.writer(out, lineterminator="\n")
-            writer.writerow(HEADER)
-            for values in rows(latency.breakdowns(), wall_offset_ns):
-                values[0] = _text(str(values[0]))
-                writer.writerow(values)
-                count += 1
-        finally:
-            if out is not sys.stdout:
-                out.close()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise InvalidConfig(f"--csv {path}: can't be written ({error.strerror})") from error
+    if path == "-":
+        return _write(sys.stdout, latency, wall_offset_ns)
+    with writing(path, "--csv") as file, io.TextIOWrapper(file, "utf-8", newline="") as out:
+        return _write(out, latency, wall_offset_ns)
+
+
+def _write(out: TextIO, latency: Latency, wall_offset_ns: int) -> int:
+    writer, count = csv.writer(out, lineterminator="\n"), 0
+    writer.writerow(HEADER)
+    for values in rows(latency.breakdowns(), wall_offset_ns):
+        values[0] = _text(str(values[0]))
+        writer.writerow(values)
+        count += 1
     return count
 
 

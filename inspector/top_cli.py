@@ -46,7 +46,7 @@ class Top:
 def add_top(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the subcommand."""
     command = commands.add_parser(
-        "top", help="what the slowest 1% spend their time on, beside the median", description=DESCRIPTION,
+        "top", help="what the slowest 1%% spend their time on, beside the median", description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     command.add_argument("journal", metavar="JOURNAL", help="a journal's directory, or one of its segment files")

@@ -34,8 +34,11 @@ from .explain_cli import add_explain
 from .export_cli import add_export
 from .replay_cli import add_replay
 from .top_cli import add_top
+from .trace_output import ClosedOutput, silence_output
+from .trace_text import safe
 
 EXIT_OK, EXIT_VIOLATION, EXIT_UNREADABLE = 0, 1, 2
+MOST_OF_A_MESSAGE = 10_000  # characters
 RED, YELLOW, GREEN, DIM, RESET = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[2m", "\x1b[0m"
 
 
@@ -46,26 +49,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program's name; None takes the process's own.
 
     Returns:
-        0: done; 1: `check` found a contradiction; 2: wrong usage, or a journal that can't be read.
+        0: done; 1: `check` found a contradiction, or `replay` a divergence; 2: wrong usage, a journal that can't be
+        read, or an output that can't be written.
     """
     arguments = _parser().parse_args(argv)
+    if sys.stdout is None:
+        sys.stdout = ClosedOutput()
     try:
-        code: int = arguments.run(arguments)
+        arguments.code = arguments.run(arguments)
         sys.stdout.flush()
-        return code
     except (JournalError, InvalidConfig) as error:
-        print(f"nano-trace: {error}", file=sys.stderr)
+        print(f"nano-trace: {safe(str(error), MOST_OF_A_MESSAGE)}", file=sys.stderr)
         return EXIT_UNREADABLE
     except BrokenPipeError:
-        # The reader of our output went away: nothing is wrong, and the interpreter must not try to flush again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
+        silence_output()  # its reader has seen enough: nothing is wrong
+    except OSError as error:
+        if error.filename is not None:  # not the output
+            raise
+        silence_output()
+        print(f"nano-trace: the output can't be written ({error.strerror or error})", file=sys.stderr)
+        return EXIT_UNREADABLE
     except KeyboardInterrupt:
         return EXIT_OK
+    code: int = arguments.code
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="nano-trace", description="Ask a journal what the engine did.")
+    parser.set_defaults(code=EXIT_OK)  # of a command whose reader goes before it ends
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     tail = _command(commands, "tail", "print what happened, one line an event")
@@ -131,6 +143,7 @@ def _check(arguments: argparse.Namespace) -> int:
             lost += sum(event.events for event in frame.events if isinstance(event, JournalDropped))
             frames += 1
     except AuditError as error:
+        arguments.code = EXIT_VIOLATION
         print(f"run {reader.run}: {error}")
         return EXIT_VIOLATION
     if audit.state.started is None:

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from ..errors import InvalidConfig
 from .exporter_sender import Sent, SinkAway
+from .segment_files import is_segment
 
 LINE_START = b'{"resourceSpans":['
 _BLOCK = 1 << 20
@@ -41,6 +42,8 @@ class FileSink:
 
     def __init__(self, path: Path, keep: int | None = None) -> None:
         self.name = str(path)
+        if is_segment(path):
+            raise InvalidConfig(f"file={self.name}: is a segment of a journal, or named like one; give another file")
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             length = os.fstat(self._file).st_size

@@ -8,7 +8,7 @@ from typing import BinaryIO
 from zlib import crc32
 
 from ..errors import JournalError
-from .frames import FRAME_HEAD, Header, parse_header, parse_name
+from .frames import FRAME_HEAD, MAGIC, Header, parse_header, parse_name
 
 HEADER_BYTES = 1024  # more than any header
 
@@ -29,6 +29,19 @@ def list_runs(directory: str | Path) -> list[str]:
     except OSError as error:
         raise JournalError(f"{directory}: can't be read ({error.strerror})") from error
     return sorted(latest, key=lambda run: latest[run])
+
+
+def is_segment(path: Path) -> bool:
+    """Whether a file is a segment of a journal, or is named like one; what can't be read is none."""
+    if parse_name(path.name) is not None:
+        return True
+    try:
+        if not path.is_file():  # nor is a pipe opened: that waits for its other end
+            return False
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 def read_header(path: Path) -> Header | None:

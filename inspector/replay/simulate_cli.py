@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from ...errors import InvalidConfig
+from ..out_file import writing
 from .recording import Recording
 from .simulate import Simulated, WhatIf
 from .simulate_report import as_json, sweep_lines, sweep_svg, what_if_lines
@@ -53,7 +54,5 @@ def _lines(what_if: WhatIf, base: Simulated, found: list[Simulated], swept: bool
 def _write(path: Path, text: str) -> None:
     if path.suffix != ".svg":
         raise InvalidConfig(f"--plot {path}: must be a file whose name ends in .svg")
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidConfig(f"--plot {path}: can't be written: {error}") from error
+    with writing(path, "--plot") as file:
+        file.write(text.encode())

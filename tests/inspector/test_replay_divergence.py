@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -239,3 +241,20 @@ def test_a_pause_of_the_engine_is_a_command_and_no_decision(journal: Path) -> No
     frames[at[0]][at[1]].cause = "someone"  # type: ignore[union-attr]
     found = replay(record_frames("run", frames)).divergence
     assert found is None or found.index > index_of(frames, at)
+
+
+@pytest.mark.parametrize("wanted", [[], ["--json"]], ids=["text", "json"])
+def test_a_reader_that_goes_early_hides_no_divergence(
+    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: list[str]
+) -> None:
+    frames = frames_of(journal)
+    changed(frames, "another block")
+    write_journal(tmp_path, frames)
+
+    class LeftByItsReader(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("nanolens.inspector.trace_cli.silence_output", lambda: None)
+    monkeypatch.setattr(sys, "stdout", LeftByItsReader())
+    assert main(["replay", str(tmp_path), *wanted]) == 1

@@ -1,0 +1,52 @@
+"""nano-trace where its output can't be written, or its reader goes: one line, and an exit code that tells it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from journals import busy_engine
+
+COMMAND = [sys.executable, "-P", "-m", "nanolens.inspector.trace_cli"]
+ASKED = ["tail J", "tail J --json", "check J", "explain J", "explain J --json", "top J", "compare J J", "replay J",
+         "export J --csv -", "top J --csv -"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("journal")
+    busy_engine(path).core.close()
+    return path
+
+
+def run(line: str, journal: Path, redirection: str) -> subprocess.CompletedProcess[str]:
+    words = [str(journal) if word == "J" else word for word in line.split()]
+    script = f'"$@" {redirection}'
+    return subprocess.run(["sh", "-c", script, "sh", *COMMAND, *words], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(("redirection", "why"), [(">/dev/full", "No space left on device"), (">&-", "it is closed")])
+@pytest.mark.parametrize("line", ASKED)
+def test_an_output_that_cannot_be_written_is_told_in_one_line(
+    line: str, redirection: str, why: str, journal: Path
+) -> None:
+    done = run(line, journal, redirection)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == f"nano-trace: the output can't be written ({why})"
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+def test_help_can_be_printed() -> None:
+    done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "what the slowest 1% spend their time on" in " ".join(done.stdout.split())
+
+
+def test_a_path_with_a_line_end_makes_no_second_line(journal: Path) -> None:
+    for command in (["tail"], ["export", "--csv", "-"]):
+        done = subprocess.run([*COMMAND, command[0], "no\nsuch", *command[1:]], capture_output=True, text=True,
+                              timeout=60)  # fmt: skip
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
