@@ -22,6 +22,7 @@ from .exporting import start_exporting
 
 if TYPE_CHECKING:
     from .runner.load import LoadedModel
+    from .runner.loaded import Loaded
 
 
 def new_run_id() -> str:
@@ -68,11 +69,24 @@ def build_engine(config: EngineConfig, parts: LoadedModel | None = None) -> Engi
     return engine
 
 
-def _build(config: EngineConfig, run_id: str, parts: LoadedModel | None) -> Engine:
-    from .runner.load import load  # brings torch, which nothing else in this folder needs
+def _load(config: EngineConfig, parts: LoadedModel | None) -> Loaded:
+    if config.tensor_parallel_size == 1:
+        from .runner.load import load  # brings torch, which nothing else in this folder needs
 
+        return load(config, parts)
+    if parts is not None:
+        raise InvalidConfig(
+            f"tensor_parallel_size={config.tensor_parallel_size} with a model that is loaded already: must be 1, or "
+            "leave `parts` out: each rank loads its own part"
+        )
+    from .runner.tensor_parallel import load_ranks
+
+    return load_ranks(config)
+
+
+def _build(config: EngineConfig, run_id: str, parts: LoadedModel | None) -> Engine:
     recorder = make_recorder(config, run_id)
-    loaded = load(config, parts)
+    loaded = _load(config, parts)
     gc.collect()
     gc.freeze()  # what loading left lives as long as the engine: no later collection has to walk it between two steps
     started = EngineStarted(

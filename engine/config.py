@@ -30,6 +30,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "host_blocks": (0, _MAX),
     "disk_blocks": (0, _MAX),
     "metrics_port": (0, 65535),
+    "tensor_parallel_size": (1, 1024),
 }
 # Above the first, at most the second; None where the setting allows it.
 _REALS: dict[str, tuple[float, float]] = {
@@ -79,6 +80,9 @@ class EngineConfig:
         audit: check every invariant of blocks and transitions after every step.
         seed: gives unseeded requests their seeds.
         enforce_eager: no CUDA graphs.
+        tensor_parallel_size: ranks that the model is split over, each a process with a GPU of its own (or all on the
+            CPU); must divide its query heads. num_blocks, host_blocks and disk_blocks then count blocks whose parts lie
+            on all ranks.
     """
 
     model: str = "smollm2"
@@ -111,6 +115,7 @@ class EngineConfig:
     audit: bool = False
     seed: int | None = None
     enforce_eager: bool = False
+    tensor_parallel_size: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what can't work.
@@ -145,7 +150,11 @@ class EngineConfig:
                 f"swap_path={shown(self.swap_path)} with disk_blocks={self.disk_blocks}: a swap file needs both, its "
                 "path and the blocks that it may hold"
             )
-
+        if self.tensor_parallel_size > 1 and ":" in self.device:
+            raise InvalidConfig(
+                f"tensor_parallel_size={self.tensor_parallel_size} with device={self.device!r}: must be 1 on one GPU; "
+                "give device='cuda' and choose the GPUs by CUDA_VISIBLE_DEVICES"
+            )
         if self.otlp is not None:
             self._set("otlp", _text("otlp", self.otlp, "the URL of an OTLP receiver, or None"))
             parse_endpoint(self.otlp)

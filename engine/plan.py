@@ -79,6 +79,15 @@ class TokenLogprobs:
     top: list[tuple[int, float]]  # (token id, logprob), most likely first; as many as were asked for
 
 
+@dataclass(frozen=True, slots=True)
+class RankTimes:
+    """What a step took on each rank of a model that is split over several."""
+
+    step: int
+    device_ns: list[int]
+    collective_ns: list[int]  # of it, in collectives: waiting for other ranks, and exchanging
+
+
 @dataclass(slots=True)
 class StepResult:
     """What a step gave, read back from the device.
@@ -96,6 +105,8 @@ class StepResult:
     graph: bool = False
     padding: int = 0
     moved: list[MoveResult] = field(default_factory=list)  # moves that ended since the last collect
+    collective_ns: int = 0  # that this rank has spent in collectives up to this step's end, where there are several
+    ranks: list[RankTimes] = field(default_factory=list)  # of this step and earlier ones, as they come to be known
 
 
 class Runner(Protocol):

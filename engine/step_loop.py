@@ -16,6 +16,7 @@ from ..telemetry.events import (
     EngineStopped,
     Keyframe,
     StepFinished,
+    StepRanks,
     StepRetried,
     TokensSampled,
 )
@@ -244,8 +245,7 @@ class StepLoop:
         return make_keyframe(self)
 
     def _launch(self, plan: StepPlan) -> None:
-        began = self.clock()
-        flight = InFlight(plan, None, 0)
+        began, flight = self.clock(), InFlight(plan, None, 0)
         self._in_flight.append(flight)
         try:
             try:
@@ -268,8 +268,7 @@ class StepLoop:
         Raises:
             OutOfDeviceMemory: it can't be divided.
         """
-        plan = flight.plan
-        parts = halves(plan)
+        plan, parts = flight.plan, halves(flight.plan)
         if not parts:
             raise error
         logger.warning("step %d: %s; it is launched again in %d parts", plan.step, error, len(parts))
@@ -280,8 +279,7 @@ class StepLoop:
 
     def _collect(self) -> None:
         flight = self._in_flight.popleft()
-        plan, launch_ns = flight.plan, flight.launch_ns
-        began = self.clock()
+        plan, launch_ns, began = flight.plan, flight.launch_ns, self.clock()
         try:
             whole = not isinstance(flight.handle, StepResult)  # the parts of one that did not fit are read
             result = self.runner.collect(flight.handle) if whole else flight.handle
@@ -297,6 +295,8 @@ class StepLoop:
             result.graph, result.padding, result.wait_ns,
         )  # fmt: skip
         self.recorder.record(event)
+        for times in result.ranks:
+            self.recorder.record(StepRanks(times.step, times.device_ns, times.collective_ns))
         if self.config.journal_content:
             sampled = [seq.seq_id for seq, samples in zip(plan.sequences, plan.samples, strict=True) if samples]
             self.recorder.record(TokensSampled(plan.step, sampled, list(result.tokens)))

@@ -35,6 +35,7 @@ from ..telemetry.events import (
     StatusChanged,
     StepFinished,
     StepPlanned,
+    StepRanks,
     StepRetried,
     StreamStalled,
     SwapFinished,
@@ -200,6 +201,10 @@ def _planned(e: StepPlanned) -> str:
     )
 
 
+def _each_ms(values: list[int]) -> str:
+    return ", ".join(f"{value / 1e6:.2f}" for value in values)
+
+
 def _step_finished(e: StepFinished) -> str:
     host, device = (e.plan_ns + e.launch_ns + e.collect_ns - e.wait_ns) / 1e6, e.device_ns / 1e6
     wasted = f", {len(e.wasted)} wasted" if e.wasted else ""
@@ -245,6 +250,7 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     SequencePreempted: _preempted,
     StepPlanned: _planned,
     StepFinished: _step_finished,
+    StepRanks: lambda e: f"on each rank {_each_ms(e.device_ns)} ms, of it {_each_ms(e.collective_ns)} in collectives",
     StepRetried: lambda e: f"step does not fit ({e.error}): launched again in {plural(e.parts, 'part')}",
     TokensSampled: lambda e: f"sampled {', '.join(f'seq {s}: {t}' for s, t in zip(e.seqs, e.tokens, strict=True))}",
     CallbackFailed: lambda e: f"a callback of request {e.request} failed: {e.message}",

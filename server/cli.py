@@ -22,6 +22,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "the model and its device": (
         "dtype", "device", "attention", "max_model_len", "gpu_memory_utilization", "enforce_eager", "overlap", "seed",
+        "tensor_parallel_size",
     ),
     "KV blocks": (
         "block_size", "num_blocks", "prefix_cache", "preemption_mode", "host_blocks", "disk_blocks", "swap_path",

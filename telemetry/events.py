@@ -330,6 +330,17 @@ class StepFinished(Event, tag="step.finished"):
     wait_ns: int = 0  # of collect_ns, what the host waited for the device
 
 
+class StepRanks(Event, tag="step.ranks"):
+    """What a step took on each rank, where several share the model. It may come after the next step has ended.
+
+    A rank's own work is what it computed beside the collectives: device_ns - collective_ns.
+    """
+
+    step: int
+    device_ns: list[int]
+    collective_ns: list[int]
+
+
 class StepRetried(Event, tag="step.retried"):
     """A step did not fit into memory and was launched again in parts; `step.finished` covers them all."""
 
@@ -436,6 +447,6 @@ AnyEvent = Union[
     EngineStarted, EngineReady, EngineStopped, EngineError, EnginePaused, EngineContinued, BreakpointHit,
     RequestArrived, RequestRefused, RequestFinished, StatusChanged, WaitReasonChanged, SequenceResumed,
     PriorityChanged, PrefixMatched, BlocksAllocated, BlocksCached, BlocksDuplicate, BlocksFreed, BlocksSwapped,
-    SwapFinished, BlockCopied, SequencePreempted, StepPlanned, StepFinished, StepRetried, TokensSampled, CallbackFailed,
-    JournalDropped, StreamStalled, Mark, Keyframe,
+    SwapFinished, BlockCopied, SequencePreempted, StepPlanned, StepFinished, StepRanks, StepRetried, TokensSampled,
+    CallbackFailed, JournalDropped, StreamStalled, Mark, Keyframe,
 ]  # fmt: skip

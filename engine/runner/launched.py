@@ -40,6 +40,7 @@ class LaunchedStep:
             sampled[i] = 0
         tokens = [token for _, token in sorted(zip(self.samples.plan, sampled, strict=True))]
         result = StepResult(tokens, device_ns=device_ns, wait_ns=wait_ns, graph=self.graph, padding=self.padding)
+        result.collective_ns = self.readback.collective_ns()
         for i in failed:
             seq = self.plan.sequences[self.samples.plan[i]]
             result.failed[seq.seq_id] = f"non-finite logits at position {self.samples.positions[i]}"

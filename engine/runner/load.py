@@ -14,6 +14,7 @@ from ...models import load_generation_defaults, load_model, load_tokenizer
 from ...models.generation import GenerationDefaults
 from ...models.tokenizer import AnyTokenizer
 from ..config import EngineConfig, check_device
+from .loaded import Loaded
 from .model_runner import CausalModel, ModelRunner
 
 NVIDIA_DRIVER = "/proc/driver/nvidia/version"
@@ -36,25 +37,6 @@ class LoadedModel:
     tokenizer: AnyTokenizer
     defaults: GenerationDefaults
     device: torch.device
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What an engine needs of its model.
-
-    Attributes:
-        runner: computes steps.
-        tokenizer: text to ids and back.
-        defaults: what the model suggests where a request says nothing.
-        vocab_size: every id that a request may name or get is below it.
-        is_asynchronous: whether a launched step runs beside the host.
-    """
-
-    runner: ModelRunner
-    tokenizer: AnyTokenizer
-    defaults: GenerationDefaults
-    vocab_size: int
-    is_asynchronous: bool
 
 
 def load_parts(config: EngineConfig) -> LoadedModel:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -51,6 +52,8 @@ class ModelRunner:
         config: the engine's settings.
         device: where the model is.
         num_valid_tokens: ids from here on are never sampled (a vocabulary padded beyond the tokenizer's).
+        agree: from the blocks that this rank has room for to those that all have, where several share the model.
+        waited: nanoseconds that this rank has spent in collectives so far, [1] int64 on `device`.
 
     Attributes:
         num_blocks: KV blocks in the pool.
@@ -62,8 +65,7 @@ class ModelRunner:
         startup: what preparing cost, by name: nanoseconds (`*_ns`), bytes (`*_bytes`) and counts.
 
     Raises:
-        InvalidConfig: max_model_len is beyond the model's, the pool can't hold one such sequence, or the attention
-            backend doesn't fit.
+        InvalidConfig: max_model_len is beyond the model's or the pool's, or the attention backend doesn't fit.
     """
 
     def __init__(
@@ -73,6 +75,8 @@ class ModelRunner:
         device: torch.device,
         *,
         num_valid_tokens: int | None = None,
+        agree: Callable[[int], int] = int,
+        waited: Callable[[], torch.Tensor] | None = None,
     ) -> None:
         shape = model.config
         if config.max_model_len is not None and config.max_model_len > shape.max_position_embeddings:
@@ -83,10 +87,10 @@ class ModelRunner:
         self.vocab_size = shape.vocab_size
         self.device = device
         self.startup: dict[str, int] = {}
-        self._model = model
+        self._model, self._waited = model, waited
         dtype: torch.dtype = getattr(torch, shape.dtype or "float32")
         self.attention = choose_attention(config.attention, device, dtype, config.block_size, shape.head_dim)
-        self.num_blocks = pool_blocks(model, config, device, dtype, self.attention, self.startup)
+        self.num_blocks = agree(pool_blocks(model, config, device, dtype, self.attention, self.startup))
         pool_tokens = self.num_blocks * config.block_size
         self.max_model_len = config.max_model_len or min(shape.max_position_embeddings, pool_tokens)
         pages = (self.num_blocks, config.block_size, shape.num_kv_heads, shape.head_dim)
@@ -199,7 +203,7 @@ class ModelRunner:
             raise
 
     def _launch_rows(self, plan: StepPlan, rows: list[int], admitted: list[int]) -> LaunchedStep:
-        readback = Readback(self.device)
+        readback = Readback(self.device, self._waited)
         for index in admitted:
             self._admit(rows[index], plan.sequences[index])
         self._update_rows([rows[index] for index in admitted])

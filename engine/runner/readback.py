@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -17,9 +18,12 @@ class Readback:
 
     Args:
         device: where the step runs.
+        waited: nanoseconds spent in collectives so far, [1] int64 on `device`; None where there are none.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, waited: Callable[[], torch.Tensor] | None = None) -> None:
+        self._waited = waited
+        self._collective_ns: torch.Tensor | int = 0
         self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
         self._began = time.monotonic_ns()
         self._elapsed = 0
@@ -44,10 +48,16 @@ class Readback:
 
     def seal(self) -> None:
         """Nothing more will be enqueued."""
+        if self._waited is not None:
+            self._collective_ns = self.tensor(self._waited())
         if self._events is None:
             self._elapsed = time.monotonic_ns() - self._began
         else:
             self._events[1].record()
+
+    def is_done(self) -> bool:
+        """Whether `wait` would not wait."""
+        return self._events is None or self._events[1].query()
 
     def wait(self) -> int:
         """Wait until the step is done; its nanoseconds on the device (on a CPU, those of its launch)."""
@@ -55,3 +65,7 @@ class Readback:
             return self._elapsed
         self._events[1].synchronize()
         return int(self._events[0].elapsed_time(self._events[1]) * 1e6)
+
+    def collective_ns(self) -> int:
+        """Nanoseconds that this rank had spent in collectives by the step's end; readable after `wait`."""
+        return int(self._collective_ns)

@@ -18,6 +18,7 @@ from nanolens.telemetry.events import (
     SequencePreempted,
     SequenceResumed,
     StatusChanged,
+    StepRanks,
     StepRetried,
     SwapFinished,
 )
@@ -80,6 +81,11 @@ WORDS: list[tuple[AnyEvent, str, list[int]]] = [
         SequencePreempted(1, 2, 4, 4, "no_blocks", "recompute", 2, 9),
         "seq 4 preempted for itself (no_blocks, recompute): 2 blocks and 9 computed tokens lost",
         [4, 4],
+    ),
+    (
+        StepRanks(2, [1_500_000, 2_000_000], [250_000, 0]),
+        "on each rank 1.50, 2.00 ms, of it 0.25, 0.00 in collectives",
+        [],
     ),
     (StepRetried(1, 2, "out of memory", 2), "step does not fit (out of memory): launched again in 2 parts", []),
 ]

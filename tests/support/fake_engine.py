@@ -185,6 +185,7 @@ class FakeEngine(Engine):
         max_model_len: int | None = None,
         recorder: Recorder | None = None,
         clock: Callable[[], int] | None = None,
+        make_runner: Callable[[EngineConfig], Any] | None = None,
         **options: Any,
     ) -> None:
         if options.get("disk_blocks"):
@@ -192,7 +193,8 @@ class FakeEngine(Engine):
         config = EngineConfig(
             model="fake", num_blocks=num_blocks, block_size=block_size, overlap=overlap, audit=True, seed=0, **options
         )
-        self.runner = FakeRunner(num_blocks, block_size, config.host_blocks, config.disk_blocks)
+        make_runner = make_runner or self._make_runner
+        self.runner = make_runner(config)
         self.events: list[AnyEvent] = []
         self.outputs: dict[str, RequestOutput] = {}
         clock = clock or Clock()
@@ -242,6 +244,9 @@ class FakeEngine(Engine):
         """The events of one kind so far."""
         self.core.flush()
         return [event for event in self.events if isinstance(event, kind)]
+
+    def _make_runner(self, config: EngineConfig) -> FakeRunner:
+        return FakeRunner(config.num_blocks or 1, config.block_size, config.host_blocks, config.disk_blocks)
 
     def _finished(self, output: RequestOutput) -> None:
         self.outputs[output.request_id] = output

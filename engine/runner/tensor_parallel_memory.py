@@ -1,0 +1,143 @@
+"""Memory that the driver and its ranks share: the driver's plans, and a cell for each rank's progress.
+
+It has no name, so that nothing can be left behind: ranks inherit its file descriptor. Knows bytes and numbers only.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+
+WORDS = 64  # of 8 bytes, in a rank's cell
+SLOTS = 4  # plans that are kept; two steps are in flight at most
+FIRST_SLOT = 1 << 16  # bytes of a slot to begin with
+TIMES = 16  # steps whose times a cell keeps
+_BEATS, _TAKEN, _STEP, _FIRST_TIME = 0, 1, 2, 8
+
+
+def make_shared_memory(size: int) -> int:
+    """A descriptor of memory for `size` ranks, with nothing in it but their cells."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("nanolens-ranks", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, _cells_bytes(size))
+    return fd
+
+
+def _cells_bytes(size: int) -> int:
+    """Bytes of the cells; whole pages, for what follows is mapped on its own."""
+    return -(-size * WORDS * 8 // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+
+
+class PlanWriter:
+    """The driver's side of the plans: slots used in turn. A plan that is too large gets larger slots behind the others.
+
+    Args:
+        fd: from `make_shared_memory`; stays the caller's.
+        size: ranks.
+    """
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._fd = fd
+        self._start = self._end = _cells_bytes(size)
+        self._slot_bytes = FIRST_SLOT
+        self._map = self._add_slots()
+
+    def write(self, number: int, data: bytes) -> int:
+        """Put message `number` into its slot; the offset there. All ranks must have taken message number - SLOTS."""
+        if len(data) > self._slot_bytes:
+            while len(data) > self._slot_bytes:
+                self._slot_bytes *= 2
+            self._map.close()
+            self._map = self._add_slots()
+        first = number % SLOTS * self._slot_bytes
+        self._map[first : first + len(data)] = data
+        return self._start + first
+
+    def _add_slots(self) -> mmap.mmap:
+        """Begin anew behind what there is: ranks may still read that."""
+        self._start, self._end = self._end, self._end + SLOTS * self._slot_bytes
+        os.ftruncate(self._fd, self._end)
+        return mmap.mmap(self._fd, SLOTS * self._slot_bytes, offset=self._start)
+
+    def close(self) -> None:
+        """Unmap the plans."""
+        self._map.close()
+
+
+class PlanReader:
+    """A rank's side of the plans."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._map = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """What the driver has written there."""
+        if offset + length > len(self._map):
+            self._map.close()
+            self._map = mmap.mmap(self._fd, 0, prot=mmap.PROT_READ)
+        return self._map[offset : offset + length]
+
+
+class Progress:
+    """The cells. Each is written by its rank alone, a word at a time, and read by the driver.
+
+    Args:
+        fd: from `make_shared_memory`.
+        size: ranks.
+    """
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.size = size
+        self._map = mmap.mmap(fd, _cells_bytes(size))
+        self._words = memoryview(self._map).cast("Q")
+        self._ranks = range(0, size * WORDS, WORDS)
+
+    def beat(self, rank: int) -> None:
+        """Say that the rank's process runs."""
+        self._words[rank * WORDS + _BEATS] += 1
+
+    def beats(self) -> list[int]:
+        """How often each rank has."""
+        return [self._words[cell + _BEATS] for cell in self._ranks]
+
+    def take(self, rank: int, number: int) -> None:
+        """Say that the rank needs the slot of message `number` no more."""
+        self._words[rank * WORDS + _TAKEN] = number
+
+    def has_taken(self, number: int) -> bool:
+        """Whether all ranks have taken message `number`."""
+        return all(self._words[cell + _TAKEN] >= number for cell in self._ranks)
+
+    def begin_step(self, rank: int, step: int) -> None:
+        """Say which step the rank launches."""
+        self._words[rank * WORDS + _STEP] = step + 1
+
+    def step(self, rank: int) -> int | None:
+        """The step that the rank launched last; None: it has launched none."""
+        step = self._words[rank * WORDS + _STEP]
+        return step - 1 if step else None
+
+    def end_step(self, rank: int, number: int, device_ns: int, collective_ns: int) -> None:
+        """Tell what message `number` took on the rank's device, and what of that it waited in collectives."""
+        first = rank * WORDS + _FIRST_TIME + number % TIMES * 3
+        words = self._words
+        words[first] = 0
+        words[first + 1], words[first + 2] = device_ns, collective_ns
+        words[first] = number
+
+    def times(self, number: int) -> tuple[list[int], list[int]] | None:
+        """(device, collective) nanoseconds of each rank; None while not all have told them."""
+        words, firsts = self._words, [cell + _FIRST_TIME + number % TIMES * 3 for cell in self._ranks]
+        if any(words[first] != number for first in firsts):
+            return None
+        return [words[first + 1] for first in firsts], [words[first + 2] for first in firsts]
+
+    def close(self) -> None:
+        """Unmap the cells."""
+        self._words.release()
+        self._map.close()

@@ -1,0 +1,248 @@
+"""The program of a rank's process: a runner on its part of the model, plans from shared memory, results from rank 0.
+
+It ends when the driver says so, and when the driver is gone. A runner is built by a target, `module:function`, a
+function of a `RankSetup`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ..config import EngineConfig
+from ..messages import Fault
+from ..plan import StepPlan
+from .loaded import LoadedRunner
+from .tensor_parallel_codec import PlanDecoder, append_sampled
+from .tensor_parallel_memory import PlanReader, Progress
+from .tensor_parallel_messages import (
+    Close,
+    Done,
+    Failed,
+    FinishMoves,
+    Meet,
+    Moved,
+    Pool,
+    Ready,
+    Report,
+    Start,
+    Step,
+    decode_order,
+    encode,
+)
+
+BEAT_S = 0.2
+LEAVE_S = 2.0  # for the main thread to end by itself when the driver is gone
+_PR_SET_PDEATHSIG = 1
+
+logger = logging.getLogger("nanolens.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltRank:
+    """What a target gives.
+
+    Attributes:
+        runner: computes steps.
+        is_asynchronous: whether a launched step runs beside this process.
+        is_done: whether collecting a launched step (its handle) would not wait.
+        close: called last, after the runner was closed.
+    """
+
+    runner: LoadedRunner
+    is_asynchronous: bool = False
+    is_done: Callable[[Any], bool] = field(default=lambda handle: True)
+    close: Callable[[], None] = field(default=lambda: None)
+
+
+class RankSetup:
+    """What a rank is to build, and how it reaches the others while it does.
+
+    Attributes:
+        config: the engine's settings, the same for every rank.
+        rank, size: this one, of how many.
+        num_tokens: ids from here on are never sampled.
+    """
+
+    def __init__(self, start: Start, size: int, connection: Connection) -> None:
+        self.config: EngineConfig = start.config
+        self.rank, self.size = start.rank, size
+        self.num_tokens = start.num_tokens
+        self._connection = connection
+
+    def publish(self, address: str) -> None:
+        """Tell the other ranks where they find each other. Rank 0, once."""
+        self._connection.send_bytes(encode(Meet(address)))
+
+    def address(self) -> str:
+        """What rank 0 has published. The other ranks, once.
+
+        Raises:
+            EOFError: the driver is gone.
+        """
+        answer = decode_order(self._connection.recv_bytes())
+        if not isinstance(answer, Meet):
+            raise RuntimeError(f"rank {self.rank} expected an address, not {type(answer).__name__}")
+        return answer.address
+
+    def agree(self, num_blocks: int) -> int:
+        """The blocks that every rank has room for, when this one has room for `num_blocks`. Every rank, once.
+
+        Raises:
+            EOFError: the driver is gone.
+        """
+        self._connection.send_bytes(encode(Pool(num_blocks)))
+        answer = decode_order(self._connection.recv_bytes())
+        if not isinstance(answer, Pool):
+            raise RuntimeError(f"rank {self.rank} expected a number of blocks, not {type(answer).__name__}")
+        return answer.num_blocks
+
+
+class RankServer:
+    """Runs the driver's plans on one rank.
+
+    It launches in order, and reads a step only where nothing can be launched instead. On a device that computes beside
+    the host it looks for the next plan and for the step's end in turn, without sleeping, while one step is in flight.
+    """
+
+    def __init__(self, connection: Connection, memory: int, progress: Progress, rank: int, built: BuiltRank) -> None:
+        self._connection = connection
+        self._plans = PlanReader(memory)
+        self._progress = progress
+        self._rank = rank
+        self._runner = built.runner
+        self._is_asynchronous, self._is_done = built.is_asynchronous, built.is_done
+        self._collective_ns = 0
+        self._decoder = PlanDecoder()
+        self._flights: deque[tuple[int, StepPlan, Any]] = deque()
+        self._poll = select.poll()
+        self._poll.register(connection.fileno(), select.POLLIN)
+
+    def serve(self) -> None:
+        """Take orders until the last one.
+
+        Raises:
+            EOFError: the driver is gone.
+        """
+        while True:
+            if self._flights and not self._is_ordered():
+                self._collect()
+                continue
+            order = decode_order(self._connection.recv_bytes())
+            if isinstance(order, Step):
+                self._launch(order)
+            elif isinstance(order, FinishMoves):
+                self._progress.take(self._rank, order.number)
+                self._send(Moved(order.number, self._runner.finish_moves()))
+            elif isinstance(order, Close):
+                return
+
+    def _is_ordered(self) -> bool:
+        """Whether an order is there, before the oldest step in flight is done. Two in flight: no plan can come."""
+        if not self._is_asynchronous or len(self._flights) > 1:
+            return False
+        handle = self._flights[0][2]
+        while not self._is_done(handle):
+            if self._poll.poll(0):
+                return True
+        return False
+
+    def _launch(self, order: Step) -> None:
+        data = self._plans.read(order.offset, order.length)
+        self._progress.take(self._rank, order.number)
+        plan = self._decoder.decode(data)
+        self._progress.begin_step(self._rank, plan.step)
+        self._flights.append((order.number, plan, self._runner.launch(plan)))
+
+    def _collect(self) -> None:
+        number, plan, handle = self._flights.popleft()
+        result = self._runner.collect(handle)
+        append_sampled(plan, result.tokens)
+        waited, self._collective_ns = result.collective_ns - self._collective_ns, result.collective_ns
+        self._progress.end_step(self._rank, number, result.device_ns, waited)
+        if self._rank == 0:
+            self._send(Done(number, result))
+        elif result.moved or not plan.sequences:
+            self._send(Moved(number, result.moved))
+
+    def _send(self, report: Report) -> None:
+        self._connection.send_bytes(encode(report))
+
+
+def main(connection_fd: int, memory: int, rank: int, size: int, parent: int) -> None:
+    """Serve a driver, which gave these descriptors, and leave."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides
+    logging.basicConfig(format=f"rank {rank}: %(message)s", level=logging.WARNING)
+    connection = Connection(connection_fd)
+    progress = Progress(memory, size)
+    threading.Thread(target=_beat, args=(connection_fd, progress, rank, parent), name="beat", daemon=True).start()
+    code = 0
+    try:
+        _run(connection, memory, progress, size)
+    except (EOFError, BrokenPipeError):
+        code = 1  # the driver is gone
+    except BaseException as error:
+        code = 1
+        logger.exception("rank %d can't go on", rank)
+        with contextlib.suppress(OSError):
+            connection.send_bytes(encode(Failed(Fault.of(error))))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code:
+        os._exit(code)  # nothing that waits for other ranks holds it up
+
+
+def _run(connection: Connection, memory: int, progress: Progress, size: int) -> None:
+    start = decode_order(connection.recv_bytes())
+    if not isinstance(start, Start):
+        raise RuntimeError(f"a rank's first message is {type(start).__name__}, not its start")
+    if start.dies_with_parent:
+        _die_with_parent(start.parent)
+    module, _, function = start.target.partition(":")
+    build: Callable[[RankSetup], BuiltRank] = getattr(importlib.import_module(module), function)
+    built = build(RankSetup(start, size, connection))
+    runner = built.runner
+    gc.collect()
+    gc.freeze()  # what loading left lives as long as the rank
+    ready = Ready(
+        runner.num_blocks, runner.host_blocks, runner.disk_blocks, runner.swap_ns_per_block, runner.vocab_size,
+        runner.max_model_len, runner.startup, built.is_asynchronous,
+    )  # fmt: skip
+    connection.send_bytes(encode(ready))
+    try:
+        RankServer(connection, memory, progress, start.rank, built).serve()
+    finally:
+        runner.close()
+    built.close()
+
+
+def _beat(connection_fd: int, progress: Progress, rank: int, parent: int) -> None:
+    """Give signs of life; end the process where the driver is gone and the main thread doesn't notice."""
+    poll = select.poll()
+    poll.register(connection_fd, select.POLLHUP)
+    while not poll.poll(BEAT_S * 1000) and os.getppid() == parent:
+        progress.beat(rank)
+    time.sleep(LEAVE_S)
+    os._exit(1)
+
+
+def _die_with_parent(parent: int) -> None:
+    """Be killed by the system when the thread that started this process ends; Linux."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -1,0 +1,249 @@
+"""The processes of the ranks: started, spoken to, watched, ended. Knows messages, not what is computed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection, Pipe
+
+from ...errors import EngineDead
+from ..config import EngineConfig
+from ..core_link import how_it_ended
+from ..request import describe
+from .tensor_parallel_memory import PlanWriter, Progress, make_shared_memory
+from .tensor_parallel_messages import (
+    Close,
+    Failed,
+    Meet,
+    Order,
+    Pool,
+    Ready,
+    Report,
+    Start,
+    Step,
+    decode_report,
+    encode,
+)
+from .tensor_parallel_watch import LOOK_S, Watch
+
+CLOSE_S = 10.0  # for ranks to end in order
+BLAME_S = 0.5  # for a process that was killed to be seen as such, after another one has told of the consequences
+
+_PROGRAM = (
+    "import sys; sys.path[:] = {path!r}; "
+    "from {module} import main; main({connection}, {memory}, {rank}, {size}, {parent})"
+)
+_MODULE = f"{__name__.rpartition('.')[0]}.tensor_parallel_rank"
+
+
+class Ranks:
+    """`size` processes, each with a pipe, and the memory that they share with the driver.
+
+    Args:
+        size: how many.
+
+    Attributes:
+        progress: what each rank has told of itself.
+        fault: why they can't be used any more; "" while they can.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.fault = ""
+        self._owner = os.getpid()
+        self._connections: list[Connection] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._closed = False
+        self._watch = Watch(size)
+        self._fd = make_shared_memory(size)
+        self.progress = Progress(self._fd, size)
+        self._plans = PlanWriter(self._fd, size)
+        try:
+            for rank in range(size):
+                self._spawn(rank)
+        except BaseException:
+            self.kill()
+            raise
+        self._poll = select.poll()
+        self._rank_of = {connection.fileno(): rank for rank, connection in enumerate(self._connections)}
+        for fd in self._rank_of:
+            self._poll.register(fd, select.POLLIN)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes."""
+        return [process.pid for process in self._processes]
+
+    def _spawn(self, rank: int) -> None:
+        ours, theirs = Pipe()
+        self._connections.append(ours)
+        program = _PROGRAM.format(
+            path=[entry or os.getcwd() for entry in sys.path], module=_MODULE, connection=theirs.fileno(),
+            memory=self._fd, rank=rank, size=self.size, parent=os.getpid(),
+        )  # fmt: skip
+        threads = str(max(1, (os.cpu_count() or 1) // self.size))
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # what a library says is not the program's output
+                pass_fds=(theirs.fileno(), self._fd),
+                env={"OMP_NUM_THREADS": threads} | os.environ,
+                start_new_session=True,  # so that a Ctrl-C in the terminal does not reach it
+            )
+        self._processes.append(process)
+
+    def start(self, config: EngineConfig, num_tokens: int, target: str) -> list[Ready]:
+        """Have every rank build its runner, and bring them together; what they are like.
+
+        Raises:
+            InvalidConfig, UnknownModel, ModelLoadError: what a rank can't work with.
+            EngineDead: a rank's process ended.
+        """
+        is_main = threading.current_thread() is threading.main_thread()
+        for rank in range(self.size):
+            self.send(rank, Start(config, rank, num_tokens, target, os.getpid(), is_main))
+        pools: dict[int, int] = {}
+        ready: dict[int, Ready] = {}
+        while len(ready) < self.size:
+            for rank, report in self.receive(beating=False):
+                if isinstance(report, Meet):
+                    for other in range(1, self.size):
+                        self.send(other, report)
+                elif isinstance(report, Pool):
+                    pools[rank] = report.num_blocks
+                    if len(pools) == self.size:
+                        least = min(pools.values())
+                        for each in range(self.size):
+                            self.send(each, Pool(least))
+                elif isinstance(report, Ready):
+                    ready[rank] = report
+        return [ready[rank] for rank in range(self.size)]
+
+    def send(self, rank: int, order: Order) -> None:
+        """Say something to a rank. That it is gone is noticed by `receive`, which also reads its last words."""
+        self._send(rank, encode(order))
+
+    def _send(self, rank: int, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            self._connections[rank].send_bytes(data)
+
+    def send_all(self, order: Order) -> None:
+        """Say something to every rank."""
+        data = encode(order)
+        for rank in range(self.size):
+            self._send(rank, data)
+
+    def send_plan(self, number: int, data: bytes) -> None:
+        """Give every rank a plan.
+
+        Args:
+            number: of the message: from 1, rising by 1.
+            data: the plan; no more than `SLOTS` of them are with the ranks, which take each before it is done.
+        """
+        self.send_all(Step(number, self._plans.write(number, data), len(data)))
+
+    def receive(self, beating: bool = True) -> list[tuple[int, Report]]:
+        """What ranks say, soon: nothing after a while in which they said nothing.
+
+        Args:
+            beating: whether a rank that does not beat has failed (not while it loads, where beats may be late).
+
+        Raises:
+            RuntimeError: a rank has died, hangs or tells of an error; all are ended then.
+        """
+        found: list[tuple[int, Report]] = []
+        failed: dict[int, Failed | None] = {}
+        for fd, _ in self._poll.poll(LOOK_S * 1000):
+            rank = self._rank_of[fd]
+            try:
+                report = decode_report(self._connections[rank].recv_bytes())
+            except (EOFError, OSError):
+                failed[rank] = None
+                continue
+            if isinstance(report, Failed):
+                failed[rank] = report
+            else:
+                found.append((rank, report))
+        if failed:
+            self._fail(failed, starting=not beating)
+        if beating:
+            self._look()
+        return found
+
+    def begin_waiting(self) -> None:
+        """What is received from here on is waited for."""
+        self._watch.reset()
+
+    def _look(self) -> None:
+        rank = self._watch.look(self.progress.beats())
+        if rank is not None:
+            self._break(rank, "hangs: its process gives no sign of life")
+
+    def _fail(self, failed: dict[int, Failed | None], starting: bool = False) -> None:
+        """End with the rank that failed first: one that was killed, rather than one that tells what came of it."""
+        deadline = time.monotonic() + BLAME_S
+        while True:
+            codes = [process.poll() for process in self._processes]
+            killed = [rank for rank, code in enumerate(codes) if code is not None and code < 0]
+            if killed or time.monotonic() > deadline:
+                break
+            time.sleep(LOOK_S / 10)
+        told = next(((rank, report) for rank, report in failed.items() if report is not None), None)
+        if told is not None and not killed:
+            rank, report = told
+            if starting:
+                self.kill()
+                raise report.fault.unpack()
+            self._break(rank, f"failed: {describe(report.fault.unpack())}")
+        rank = killed[0] if killed else next(iter(failed))
+        code = codes[rank]
+        how = "closed its pipe" if code is None else how_it_ended(code)
+        if starting:
+            self.kill()
+            raise EngineDead(f"rank {rank} of {self.size} {how} while it started; its messages are on stderr")
+        self._break(rank, how)
+
+    def _break(self, rank: int, how: str) -> None:
+        step = self.progress.step(rank)
+        last = "it has begun no step" if step is None else f"its last step was {step}"
+        self.fault = f"rank {rank} of {self.size} (process {self._processes[rank].pid}) {how}; {last}"
+        self.kill()
+        raise RuntimeError(self.fault)
+
+    def close(self) -> None:
+        """Let the ranks end in order, and end those that don't. In a fork of the driver, nothing is done."""
+        if self._closed or os.getpid() != self._owner:
+            return
+        if not self.fault:
+            for connection in self._connections:
+                with contextlib.suppress(OSError):
+                    connection.send_bytes(encode(Close()))
+            deadline = time.monotonic() + CLOSE_S
+            for process in self._processes:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+        self.kill()
+
+    def kill(self) -> None:
+        """End the ranks at once, and let go of what was shared with them."""
+        if self._closed:
+            return
+        self._closed = True
+        self.fault = self.fault or "the ranks are closed"
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+        for process in self._processes:
+            process.wait()
+        for connection in self._connections:
+            connection.close()
+        self._plans.close()
+        self.progress.close()
+        os.close(self._fd)

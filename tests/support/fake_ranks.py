@@ -1,0 +1,99 @@
+"""Ranks whose processes compute with the fake runner, each on its own pages: no model, no torch, started at once."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from fake_engine import MAX_MODEL_LEN, FakeEngine, FakeRunner
+from nanolens.engine.config import EngineConfig
+from nanolens.engine.plan import StepPlan, StepResult
+from nanolens.engine.runner.tensor_parallel import TensorParallelRunner
+from nanolens.engine.runner.tensor_parallel_rank import BuiltRank, RankSetup
+from nanolens.errors import InvalidConfig
+
+
+class FakeRankRunner(FakeRunner):
+    """Moves take one step longer on each rank than on the one before it."""
+
+    def __init__(self, setup: RankSetup) -> None:
+        config = setup.config
+        num_blocks = setup.agree((config.num_blocks or 1) + setup.rank)
+        super().__init__(num_blocks, config.block_size, config.host_blocks, config.disk_blocks)
+        self.max_model_len = min(MAX_MODEL_LEN, num_blocks * config.block_size)
+        self.startup = {"rank": setup.rank, f"of_rank_{setup.rank}": 1}
+        self.rank = setup.rank
+        self.steps = 0
+
+    def launch(self, plan: StepPlan) -> Any:
+        if plan.moves:
+            self.move_delay = self.rank
+        if plan.step == int(os.environ.get("FAKE_RANK_FAILS_AT", "-1")) and self.rank == 1:
+            raise ValueError("as asked")
+        return super().launch(plan)
+
+    def collect(self, handle: Any) -> StepResult:
+        time.sleep(float(os.environ.get("FAKE_RANK_SLEEPS", "0")))
+        result = super().collect(handle)
+        self.steps += 1
+        result.device_ns = 1000 * self.steps + self.rank
+        result.collective_ns = 100 * self.steps * (self.rank + 1)
+        return result
+
+
+def build(setup: RankSetup) -> BuiltRank:
+    """A fake rank, after it has met the others."""
+    if setup.rank == 0:
+        setup.publish("here")
+    elif setup.address() != "here":
+        raise RuntimeError("another address than rank 0's")
+    return BuiltRank(FakeRankRunner(setup))
+
+
+def build_refused(setup: RankSetup) -> BuiltRank:
+    """A rank that can't work with its settings; the others wait for it."""
+    if setup.rank == 1:
+        raise InvalidConfig("num_blocks=7: must be something else")
+    setup.agree(1)
+    raise AssertionError("never agreed")
+
+
+def build_dying(setup: RankSetup) -> BuiltRank:
+    """A rank that dies while it starts."""
+    if setup.rank == 1:
+        os._exit(3)
+    setup.agree(1)
+    raise AssertionError("never agreed")
+
+
+def make_ranks(config: EngineConfig) -> TensorParallelRunner:
+    """The runner of an engine on fake ranks."""
+    return TensorParallelRunner(config, 1000, "fake_ranks:build")
+
+
+def ranks_engine(size: int = 2, **options: Any) -> FakeEngine:
+    """An engine on fake ranks."""
+    return FakeEngine(make_runner=make_ranks, tensor_parallel_size=size, **options)
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, a zombie aside."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def shared_descriptors() -> list[str]:
+    """The descriptors of this process to memory that ranks share."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(entry)
+        except OSError:
+            continue
+        if "nanolens-ranks" in target:
+            found.append(target)
+    return found
