@@ -55,7 +55,7 @@ def explain(reading: LatencyReading, breakdowns: Iterable[Breakdown], by: str) -
         ttft = by == "ttft"
         found.append(
             Explained(
-                breakdown.request.request, breakdown.track.seq, breakdown.begin_t,
+                breakdown.request.request, (breakdown.first if ttft else breakdown.track).seq, breakdown.begin_t,
                 breakdown.ttft_ns if ttft else breakdown.total_ns, breakdown.ended or ttft,
                 breakdown.ttft_parts if ttft else breakdown.parts,
                 said.headline, said.sentences, said.culprits, said.evidence,

@@ -51,10 +51,12 @@ def row(breakdown: Breakdown, wall_offset_ns: int) -> list[str | int]:
 
 
 def itl_ns(breakdown: Breakdown) -> float | None:
-    """Mean time between two tokens of the request, in nanoseconds; None with fewer than two."""
-    track = breakdown.track
-    gaps = track.num_output_tokens - 1
-    return (track.last_token_t - track.first_token_t) / gaps if gaps > 0 and track.first_token_t else None
+    """Mean time between two tokens of a sequence of the request, in nanoseconds; None where none has two."""
+    having = [track for track in breakdown.siblings if track.num_output_tokens > 1 and track.first_token_t]
+    if not having:
+        return None
+    whole = sum(track.last_token_t - track.first_token_t for track in having)
+    return whole / sum(track.num_output_tokens - 1 for track in having)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class RequestTable:
         arrived: [n], wall clock.
         e2e: [n], from arrival to end.
         ttft: [n], to the first token; NaN where there is none.
-        itl: [n], mean between tokens; NaN with fewer than two.
+        itl: [n], mean between tokens of a sequence; NaN with fewer than two.
         prompt_tokens, output_tokens, priority: [n].
         parts: [n, PARTS], of `e2e`.
         ttft_parts: [n, PARTS], of `ttft`; zeros where there is none.

@@ -37,8 +37,8 @@ class CulpritFinder:
         look = _LOOKS.get(part)
         if not total or look is None:
             return []
-        until = breakdown.track.first_token_t if by == "ttft" else breakdown.end_t
-        found = look(self, breakdown.track, part, total, until)
+        track = breakdown.first if by == "ttft" else breakdown.track
+        found = look(self, track, part, total, track.first_token_t if by == "ttft" else breakdown.end_t)
         return sorted(found, key=lambda c: (c.kind == "head", -c.weight_ns))
 
     def behind_heads(self, track: Track, until: int) -> dict[str, int]:
@@ -107,7 +107,7 @@ class CulpritFinder:
         return found
 
     def _sibling(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
-        first = min(self._tracks.requests[track.request].seqs)
+        first = min(self._tracks.owners[track.seq].seqs)
         return [Culprit("sibling", track.request, first, total, "its sibling computed the prompt that they share")]
 
     def _pauses(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
@@ -198,7 +198,7 @@ class CulpritFinder:
         return [Culprit("rest", "", -1, round(total * ns / length), reason) for reason, ns in reasons.items()]
 
     def _reader(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
-        stalls = self._tracks.requests[track.request].stalls
+        stalls = self._tracks.owners[track.seq].stalls
         held = sum(ns for _, ns in stalls)
         times = "once" if len(stalls) == 1 else f"{len(stalls)} times"
         words = f"held its stream up {times}, for {held / 1e9:.2f} s in all"

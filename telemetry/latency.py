@@ -32,15 +32,18 @@ class Breakdown:
     Attributes:
         request: its record.
         track: the sequence whose end was the request's: what it spent, the request spent.
+        siblings: all its sequences.
         begin_t: its arrival.
         end_t: its end, or the moment of the look for one that lives; with a slow reader, when that had caught up.
         parts: name -> nanoseconds, those that are not 0; they add up to `total_ns`.
-        ttft_parts: the same up to the first token; empty where there is none.
+        ttft_parts: the same up to the request's first token, of the sequence whose it was; empty where there is none.
+            Where that is `track`, no part is larger than in `parts`.
         ended: whether it has ended.
     """
 
     request: RequestTrack
     track: Track
+    siblings: tuple[Track, ...]
     begin_t: int
     end_t: int
     parts: dict[str, int] = field(default_factory=dict)
@@ -53,9 +56,16 @@ class Breakdown:
         return self.end_t - self.begin_t
 
     @property
+    def first(self) -> Track:
+        """The sequence with the request's first token; `track` where there is none, or where both were at once."""
+        found = [track for track in (self.track, *self.siblings) if track.first_token_t]
+        return min(found, key=lambda track: track.first_token_t, default=self.track)
+
+    @property
     def ttft_ns(self) -> int:
         """From arrival to the first token; 0 where there is none."""
-        return self.track.first_token_t - self.begin_t if self.track.first_token_t else 0
+        first_t = self.first.first_token_t
+        return first_t - self.begin_t if first_t else 0
 
 
 class Latency:
@@ -83,8 +93,9 @@ class Latency:
     def breakdown(self, request: RequestTrack) -> Breakdown:
         """One request: the time of the sequence that ended last, and what its reader took after that."""
         now = self.tracks.t
-        last = max((self.tracks.tracks[seq] for seq in request.seqs), key=lambda track: track.end_t or now + 1)
-        result = self._divided(request, last)
+        siblings = tuple(self.tracks.tracks[seq] for seq in request.seqs)
+        last = max(siblings, key=lambda track: track.end_t or now + 1)
+        result = self._divided(request, last, siblings)
         caught_up = max((t for t, _ in request.stalls), default=0)
         if result.ended and caught_up > result.end_t:
             result.parts["back_pressure"] = caught_up - result.end_t
@@ -93,20 +104,26 @@ class Latency:
 
     def of_track(self, track: Track) -> Breakdown:
         """One sequence."""
-        request = self.tracks.requests[track.request]
-        if track.seq not in request.seqs:  # an id that was used again
-            request = next(request for request in self.tracks.all_requests if track.seq in request.seqs)
-        return self._divided(request, track)
+        return self._divided(self.tracks.owners[track.seq], track, (track,))
 
-    def _divided(self, request: RequestTrack, track: Track) -> Breakdown:
+    def _divided(self, request: RequestTrack, track: Track, siblings: tuple[Track, ...]) -> Breakdown:
         end = track.end_t or self.tracks.t
-        result = Breakdown(request, track, track.arrived_t, end, ended=bool(track.end_t))
-        first = track.first_token_t
-        for begin, stop, piece in self._pieces(track, end):
-            _merge(result.parts, self.divide(piece, begin, stop))
-            if first and begin < first:
-                _merge(result.ttft_parts, self.divide(piece, begin, min(stop, first)))
+        result = Breakdown(request, track, siblings, track.arrived_t, end, ended=bool(track.end_t))
+        parts, first = result.ttft_parts, result.first
+        if first.first_token_t:
+            self._add(parts, first, track.arrived_t, first.first_token_t)
+        after = track.arrived_t
+        if first is track and first.first_token_t:  # what comes before is divided once, lest roundings differ
+            result.parts, after = dict(parts), first.first_token_t
+        self._add(result.parts, track, after, end)
         return result
+
+    def _add(self, parts: dict[str, int], track: Track, since: int, until: int) -> None:
+        """Add the parts of a life between two moments."""
+        for begin, stop, piece in self._pieces(track, track.end_t or self.tracks.t):
+            begin, stop = max(begin, since), min(stop, until)
+            if begin < stop:
+                _merge(parts, self.divide(piece, begin, stop))
 
     def _pieces(self, track: Track, end: int) -> Iterator[tuple[int, int, Piece]]:
         """(begin, end, what it was) of the times of a life, without gap or overlap."""

@@ -38,6 +38,7 @@ class LatencyTracks:
         tracks: sequence -> its track, in order of arrival; those that have ended too.
         requests: request -> its track. An id that was used again names the last one.
         all_requests: all of them, in order of arrival.
+        owners: sequence -> its request.
         steps: the finished ones.
         chunks: step, sequence, tokens, pairs; chunk after chunk.
         pauses: [begin, end (0: still), cause] of the times in which the engine was paused.
@@ -53,6 +54,7 @@ class LatencyTracks:
         self.tracks: dict[int, Track] = {}
         self.requests: dict[str, RequestTrack] = {}
         self.all_requests: list[RequestTrack] = []
+        self.owners: dict[int, RequestTrack] = {}
         self.steps = StepTable()
         self.chunks: array[int] = array("q")
         self.pauses: list[tuple[int, int, str]] = []
@@ -176,6 +178,7 @@ class LatencyTracks:
             request = RequestTrack(s.request, s.arrived_t, [], s.num_prompt_tokens, s.priority, s.max_tokens)
             self._ask(request)
         request.seqs.append(s.seq)
+        self.owners[s.seq] = request
         return track
 
     def _ask(self, request: RequestTrack) -> None:
@@ -253,8 +256,10 @@ class LatencyTracks:
 
     def _arrived(self, e: RequestArrived) -> None:
         prompt = e.num_prompt_tokens
-        self._ask(RequestTrack(e.request, e.t, list(e.seqs), prompt, e.priority, e.max_tokens))
+        request = RequestTrack(e.request, e.t, list(e.seqs), prompt, e.priority, e.max_tokens)
+        self._ask(request)
         for seq in e.seqs:
+            self.owners[seq] = request
             track = self.tracks[seq] = Track(seq, e.request, e.t, e.t, prompt, e.priority)
             self._enter(track, "WAITING", "arrived", e.t)
 

@@ -33,9 +33,11 @@ class LifePiece:
     blocks: int
 
 
-def life_pieces(latency: Latency, breakdown: Breakdown, until: int) -> Iterator[LifePiece]:
-    """The pieces of a request's life up to a moment, in order."""
-    track = breakdown.track
+def life_pieces(
+    latency: Latency, breakdown: Breakdown, until: int, track: Track | None = None
+) -> Iterator[LifePiece]:
+    """The pieces of a request's life up to a moment, in order: of its `track`, or of another sequence of it."""
+    track = track or breakdown.track
     found = sorted([*_rests(track), *_runs(latency, track), *_reader(breakdown)], key=lambda piece: piece[2])
     for kind, words, begin, end in found:
         end = min(end or until, until)

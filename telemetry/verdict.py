@@ -6,7 +6,7 @@ blocks. A cause other than the request's own work comes first where it takes at 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 from .culprit import Culprit, time_words
@@ -61,10 +61,11 @@ def verdict(latency: Latency, breakdown: Breakdown, by: str = "e2e", finder: Cul
     finder = finder or CulpritFinder(latency)
     parts = breakdown.ttft_parts if by == "ttft" else breakdown.parts
     culprits = {part: found for part in parts if (found := finder.find(breakdown, part, by))}
-    until = breakdown.track.first_token_t if by == "ttft" else breakdown.end_t
+    track = breakdown.first if by == "ttft" else breakdown.track
+    until = track.first_token_t if by == "ttft" else breakdown.end_t
     limits = _limits(latency)
-    times = _times(parts, culprits, finder.behind_heads(breakdown.track, until))
-    behind = _culprits_of_causes(culprits, breakdown.request.request)
+    times = _times(parts, culprits, finder.behind_heads(track, until))
+    behind = _culprits_of_causes(culprits, set(breakdown.request.seqs))
     causes = sorted(
         (
             Cause(name, ns, tuple(behind.get(name, ())), limits.get(name, 0), _own_words(breakdown, by))
@@ -74,7 +75,7 @@ def verdict(latency: Latency, breakdown: Breakdown, by: str = "e2e", finder: Cul
         key=lambda cause: -cause.ns,
     )
     total = breakdown.ttft_ns if by == "ttft" else breakdown.total_ns
-    evidence = tuple(life_pieces(latency, breakdown, until))
+    evidence = tuple(life_pieces(latency, breakdown, until, track))
     return Verdict(*sentences(_subject(breakdown, by), total, causes), tuple(causes), culprits, evidence)
 
 
@@ -149,8 +150,8 @@ def _times(
     return found
 
 
-def _culprits_of_causes(culprits: Mapping[str, list[Culprit]], own: str) -> dict[str, list[Culprit]]:
-    """Cause -> its culprits over all parts, one of a request, the heaviest first; `own` is the request itself."""
+def _culprits_of_causes(culprits: Mapping[str, list[Culprit]], own: Set[int]) -> dict[str, list[Culprit]]:
+    """Cause -> its culprits over all parts, one of a request, the heaviest first; `own` are its own sequences."""
     grouped: dict[str, dict[tuple[str, str], list[Culprit]]] = {}
     for part, found in culprits.items():
         for culprit in found:
@@ -159,7 +160,7 @@ def _culprits_of_causes(culprits: Mapping[str, list[Culprit]], own: str) -> dict
                 cause = _BEHIND.get(culprit.kind, "")
             elif part == "own_prefill":
                 cause = "evicted" if "evicted" in culprit.words else ""
-            if culprit.request == own and culprit.kind in _BESIDE:
+            if culprit.seq in own and culprit.kind in _BESIDE:
                 culprit = replace(culprit, request="", words="its siblings")
             if cause:
                 key = culprit.request, "" if culprit.request else culprit.kind + culprit.words
@@ -174,7 +175,7 @@ def _one(same: list[Culprit]) -> Culprit:
 
 
 def _own_words(breakdown: Breakdown, by: str) -> str:
-    track = breakdown.track
+    track = breakdown.first if by == "ttft" else breakdown.track
     cached = track.matched.hit if track.matched is not None else 0
     prompt = f"{track.num_prompt_tokens - cached} of {track.num_prompt_tokens} prompt tokens computed"
     return prompt if by == "ttft" else f"{prompt}, {track.num_output_tokens} tokens generated"
