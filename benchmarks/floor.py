@@ -1,6 +1,7 @@
 """The least time that a workload could take on this machine, from bandwidth and arithmetic measured in this process.
 
-Decoding reads the weights once a step and the keys and values of every context; prefill is matrix products.
+Decoding reads the weights once a step and the keys and values of every context; prefill is matrix products. Where a
+model is split over ranks, each reads and multiplies its part, and they exchange what the products leave.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import torch
 from torch import Tensor
 
 from ..models.config import ModelConfig
+from ..models.parallel import Shard
 from .timing import best_seconds
 from .workload import Job
 
 _ROW_BYTES = 1 << 20  # of the array that is read, as a matrix
+_LINK_BYTES = 256 << 20  # that a copy from GPU to GPU moves
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,14 @@ class Floor:
     Attributes:
         read_bytes_per_s: measured, of a reduction of a large array.
         flops_per_s: measured, of a square matrix product in the model's dtype.
-        decode_bytes: weights and KV that decoding reads, with all requests in one batch.
-        flops: of all matrix products with weights, and of the prompts' attention.
-        seconds: decode at the slower of its bytes and its arithmetic, then prefill.
+        decode_bytes: weights and KV that decoding reads, with all requests in one batch; of the rank with the most.
+        flops: of all matrix products with weights, and of the prompts' attention; of the same rank.
+        seconds: decode at the slower of its bytes and its arithmetic, then prefill; or the exchange, if that is longer.
+        tensor_parallel_size: ranks that share the work.
+        exchange_bytes: that reach each rank from the others; 0 where there are none.
+        link_bytes_per_s: measured, of a copy from the second GPU to the first; 0.0 where nothing is exchanged.
+        exchange_seconds: of all exchanges, where nothing else is done meanwhile. An engine that computes one batch at a
+            time can't hide them, for the next product needs the sum; `seconds` holds none of it all the same.
     """
 
     read_bytes_per_s: float
@@ -35,6 +43,10 @@ class Floor:
     decode_bytes: int
     flops: int
     seconds: float
+    tensor_parallel_size: int = 1
+    exchange_bytes: int = 0
+    link_bytes_per_s: float = 0.0
+    exchange_seconds: float = 0.0
 
 
 def token_contexts(jobs: list[Job]) -> int:
@@ -57,42 +69,73 @@ def layer_weights(shape: ModelConfig) -> int:
     return shape.num_layers * (attention + 3 * shape.hidden_size * shape.intermediate_size)
 
 
-def head_weights(shape: ModelConfig) -> int:
-    """Weights of the head: what a token goes through only where the next one is sampled."""
-    return shape.vocab_size * shape.hidden_size
+def head_weights(shape: ModelConfig, size: int = 1) -> int:
+    """Weights of one of `size` ranks' head: what a token goes through only where the next one is sampled."""
+    return Shard(0, size).vocabulary_rows(shape.vocab_size) * shape.hidden_size
 
 
-def prefill_flops(jobs: list[Job], num_cached_tokens: int, shape: ModelConfig) -> int:
+def prefill_flops(jobs: list[Job], num_cached_tokens: int, shape: ModelConfig, size: int = 1) -> int:
     """Operations that the prompts cost: products with the layers' weights, causal attention, one head a request.
 
-    Attention is counted for whole prompts: what a cached prefix saves of it is small.
+    Attention is counted for whole prompts: what a cached prefix saves of it is small. With `size` ranks, `shape` is one
+    rank's.
     """
     tokens = sum(len(job.prompt) for job in jobs) - num_cached_tokens
     width = shape.num_layers * shape.num_heads * shape.head_dim
     attention = sum(2 * width * len(job.prompt) * (len(job.prompt) + 1) for job in jobs)
-    return 2 * layer_weights(shape) * tokens + attention + 2 * head_weights(shape) * len(jobs)
+    return 2 * layer_weights(shape) * tokens + attention + 2 * head_weights(shape, size) * len(jobs)
+
+
+def exchanged_bytes(jobs: list[Job], num_cached_tokens: int, shape: ModelConfig, element_size: int, size: int) -> int:
+    """Bytes that reach each rank from the others: a sum after the embedding and after each half of a layer, and logits.
+
+    A sum of b bytes brings 2 b (size - 1) / size to each rank at best (each sums its share for all), a gathering the
+    others' pieces.
+    """
+    if size == 1:
+        return 0
+    decoded = sum(job.max_tokens - 1 for job in jobs)
+    computed = sum(len(job.prompt) for job in jobs) - num_cached_tokens + decoded
+    summed = (2 * shape.num_layers + 1) * shape.hidden_size * computed
+    gathered = Shard(0, size).vocabulary_rows(shape.vocab_size) * (len(jobs) + decoded)
+    return (2 * summed // size + gathered) * (size - 1) * element_size
 
 
 def workload_floor(
-    jobs: list[Job], num_cached_tokens: int, shape: ModelConfig, dtype: torch.dtype, device: torch.device
+    jobs: list[Job],
+    num_cached_tokens: int,
+    shape: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    tensor_parallel_size: int = 1,
 ) -> Floor:
     """Measure the machine and work out the floor of a workload.
 
     Args:
         jobs: the requests.
         num_cached_tokens: prompt tokens that the prefix cache gave, which nobody had to compute.
-        shape: the model's.
+        shape: the whole model's.
         dtype: of weights and KV.
-        device: where it runs.
+        device: where it runs; with several ranks, the first one's.
+        tensor_parallel_size: ranks, each with a device like this one.
     """
-    weights = layer_weights(shape) + head_weights(shape)
-    steps = max(job.max_tokens for job in jobs) - 1
-    decode_bytes = token_contexts(jobs) * shape.kv_bytes_per_token(dtype.itemsize) + steps * weights * dtype.itemsize
-    decode_flops = 2 * weights * sum(job.max_tokens - 1 for job in jobs)
-    prompt_flops = prefill_flops(jobs, num_cached_tokens, shape)
+    size = tensor_parallel_size
     bandwidth, arithmetic = read_bandwidth(device), matmul_rate(dtype, device)
-    seconds = max(decode_bytes / bandwidth, decode_flops / arithmetic) + prompt_flops / arithmetic
-    return Floor(bandwidth, arithmetic, decode_bytes, decode_flops + prompt_flops, seconds)
+    contexts, steps = token_contexts(jobs), max(job.max_tokens for job in jobs) - 1
+    slowest = (0.0, 0, 0)
+    for part in [Shard(rank, size).config(shape) for rank in range(size)]:
+        weights = layer_weights(part) + head_weights(part, size)
+        decode_bytes = contexts * part.kv_bytes_per_token(dtype.itemsize) + steps * weights * dtype.itemsize
+        decode_flops = 2 * weights * sum(job.max_tokens - 1 for job in jobs)
+        prompt_flops = prefill_flops(jobs, num_cached_tokens, part, size)
+        seconds = max(decode_bytes / bandwidth, decode_flops / arithmetic) + prompt_flops / arithmetic
+        slowest = max(slowest, (seconds, decode_bytes, decode_flops + prompt_flops))
+    seconds, decode_bytes, flops = slowest
+    if size == 1:
+        return Floor(bandwidth, arithmetic, decode_bytes, flops, seconds)
+    exchanged, link = exchanged_bytes(jobs, num_cached_tokens, shape, dtype.itemsize, size), link_rate(device)
+    exchange = exchanged / link
+    return Floor(bandwidth, arithmetic, decode_bytes, flops, max(seconds, exchange), size, exchanged, link, exchange)
 
 
 def read_bandwidth(device: torch.device) -> float:
@@ -118,3 +161,11 @@ def matmul_rate(dtype: torch.dtype, device: torch.device) -> float:
     array = torch.randn(side, side, device=device).to(dtype)
     out = torch.empty_like(array)
     return 2 * side**3 / best_seconds(lambda: torch.mm(array, array, out=out), device)
+
+
+def link_rate(device: torch.device) -> float:
+    """Bytes a second of a copy from the second GPU to the first; without two GPUs, from memory to memory."""
+    two = device.type == "cuda" and torch.cuda.device_count() > 1
+    target = torch.empty(_LINK_BYTES, dtype=torch.uint8, device=torch.device("cuda", 0) if two else device)
+    source = torch.zeros_like(target, device=torch.device("cuda", 1) if two else device)
+    return _LINK_BYTES / best_seconds(lambda: target.copy_(source), target.device)

@@ -16,11 +16,15 @@ from ..errors import InvalidConfig
 from .report import environment_lines, result_lines
 from .runs import measure
 from .settings import add_engine_flags, engine_options
+from .subject import prepare
 from .traces import Lengths
-from .workload import REFERENCE_MAX_MODEL_LEN, Workload, WorkloadSpec, make_workload
+from .workload import REFERENCE_MAX_MODEL_LEN, Workload, WorkloadSpec
 
 if TYPE_CHECKING:
+    import torch
+
     from ..engine.runner.load import LoadedModel
+    from ..models.config import ModelConfig
 
 REFERENCE_MODEL, CPU_MODEL = "dummy:qwen3-0.6b", "smollm2"
 CPU_REQUESTS, CPU_LENGTHS = 32, (12, 128)  # the reference's lengths divided by eight
@@ -128,6 +132,11 @@ def plan_from(arguments: argparse.Namespace) -> Offline:
         raise InvalidConfig(f"temperature={temperature}: must be at least 0")
     if arguments.pairs is not None and arguments.pairs < 1:
         raise InvalidConfig(f"pairs={arguments.pairs}: must be at least 1")
+    if compared and options.get("tensor_parallel_size", 1) != 1:
+        raise InvalidConfig(
+            f"tensor_parallel_size={options['tensor_parallel_size']}: must be 1 in comparisons, whose runs share one "
+            "model in this process; leave --recording pair and --vs out"
+        )
     if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
         raise InvalidConfig(f"json={arguments.json}: its directory does not exist")
     config = EngineConfig.from_options(model, options)
@@ -177,37 +186,28 @@ def _spec(arguments: argparse.Namespace, large: bool) -> WorkloadSpec:
     return WorkloadSpec(**given)
 
 
-def load(plan: Offline, say: Callable[[str], None] = print) -> tuple[LoadedModel, Workload]:
-    """Say what runs, load the model and make the workload.
-
-    Raises:
-        NanolensError: a model or trace that can't be used.
-    """
-    from ..engine.runner.load import load_parts
-
-    say(f"{plan.spec.describe()}; model {plan.config.model}, temperature {plan.temperature:g}")
-    parts = load_parts(plan.config)
-    vocab_size = min(parts.tokenizer.vocab_size, parts.model.config.vocab_size)
-    return parts, make_workload(plan.spec, vocab_size, parts.tokenizer.apply_chat_template)
-
-
 def run_plain(plan: Offline, say: Callable[[str], None] = print) -> dict[str, Any]:
     """One timed run, printed; the record for JSON."""
+    import torch
+
     from .floor import workload_floor
 
-    parts, workload = load(plan, say)
-    record = base_record("offline", plan, parts, workload)
+    subject = prepare(plan, say)
+    workload, shape = subject.workload, subject.shape
+    record = _record("offline", plan, shape, subject.device, workload)
     for line in environment_lines(record):
         say(line)
-    engine = build_engine(plan.config, parts)
+    engine = build_engine(plan.config, subject.parts)
     try:
         workload.check_fits(engine.max_model_len)
         record["num_blocks"] = engine.core.blocks.num_blocks
         result = measure(engine, workload.jobs, plan.temperature, progress=True)
     finally:
         engine.close()
-    shape = parts.model.config
-    floor = workload_floor(workload.jobs, result.work.num_cached_tokens, shape, dtype_of(parts), parts.device)
+    floor = workload_floor(
+        workload.jobs, result.work.num_cached_tokens, shape, getattr(torch, shape.dtype or "float32"), subject.device,
+        plan.config.tensor_parallel_size,
+    )  # fmt: skip
     for line in result_lines(result, floor):
         say(line)
     record["result"] = result.as_record()
@@ -224,13 +224,17 @@ def dtype_of(parts: LoadedModel) -> Any:
 
 def base_record(what: str, plan: Offline, parts: LoadedModel, workload: Workload) -> dict[str, Any]:
     """What every JSON file holds beside its figures."""
+    return _record(what, plan, parts.model.config, parts.device, workload)
+
+
+def _record(what: str, plan: Offline, shape: ModelConfig, device: torch.device, workload: Workload) -> dict[str, Any]:
     from .environment import environment
 
     return {
         "what": what,
         "model": plan.config.model,
-        "dtype": parts.model.config.dtype,
-        "device": str(parts.device),
+        "dtype": shape.dtype,
+        "device": str(device),
         "temperature": plan.temperature,
         "workload": plan.spec.as_record()
         | {

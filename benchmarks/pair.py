@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.build import build_engine
 from .exporter_ends import receiver, scraper
-from .offline import Offline, base_record, load
+from .offline import Offline, base_record
 from .report import environment_lines
 from .runs import RunResult, measure
 from .stats import median, ratio_of_medians
+from .subject import load
 from .workload import Job
 
 if TYPE_CHECKING:

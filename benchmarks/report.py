@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .floor import Floor
+from .ranks import RankFigures
 from .runs import RunResult
 from .stats import Distribution
 
@@ -26,7 +27,7 @@ def result_lines(result: RunResult, floor: Floor) -> list[str]:
     work = result.work
     cached_share = work.num_cached_tokens / work.num_prompt_tokens
     itl = "inter-token ms" if result.itl_of == "tokens" else "mean inter-token ms of a request"
-    return [
+    lines = [
         "",
         f"output tokens/s    {result.output_tokens_per_s:12,.1f}",
         f"total tokens/s     {result.total_tokens_per_s:12,.1f}",
@@ -48,10 +49,34 @@ def result_lines(result: RunResult, floor: Floor) -> list[str]:
         f"floor / measured   {floor.seconds / result.elapsed_s:12.1%} floor {floor.seconds:,.2f} s, from "
         f"{floor.read_bytes_per_s / 1e9:,.0f} GB/s read and {floor.flops_per_s / 1e12:,.2f} TFLOP/s measured here",
     ]
+    if floor.tensor_parallel_size > 1:
+        lines.append(
+            f"exchange           {floor.exchange_bytes / 1e9:12,.2f} GB to each of {floor.tensor_parallel_size} ranks: "
+            f"{floor.exchange_seconds:,.3f} s at {floor.link_bytes_per_s / 1e9:,.0f} GB/s, not in the floor"
+        )
+    return lines + ([] if result.ranks is None else rank_lines(result.ranks, result.elapsed_s))
+
+
+def rank_lines(ranks: RankFigures, elapsed_s: float) -> list[str]:
+    """What the ranks of a split model did."""
+    decode = ranks.decode
+    return [
+        f"in collectives     {ranks.collective_share:12.1%} of the steps' device time; {ranks.exchange_share:.1%} "
+        "where each step counts the rank that waits least",
+        f"decode step us     {microseconds(decode.device_us.p50):>12} p50 on the slowest rank, "
+        f"{microseconds(decode.collective_us.p50)} in collectives; ranks' own work differs by p50 "
+        f"{microseconds(decode.skew_us.p50)}, p99 {microseconds(decode.skew_us.p99)}",
+        f"device busy        {ranks.device_s / elapsed_s:12.1%} of the run, over {ranks.num_steps:,} steps",
+    ]
 
 
 def _cells(values: Distribution) -> list[str]:
     return [milliseconds(each) for each in (values.p50, values.p90, values.p99, values.mean, values.max)]
+
+
+def microseconds(value: float | None) -> str:
+    """A whole number, or "-"."""
+    return "-" if value is None else f"{value:,.0f}"
 
 
 def milliseconds(value: float | None) -> str:

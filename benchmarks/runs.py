@@ -17,6 +17,7 @@ from ..engine.sampling_params import SamplingParams
 from ..errors import RequestFailed
 from ..telemetry.events import AnyEvent
 from ..telemetry.lives import Lives
+from .ranks import RankFigures
 from .stats import Distribution
 from .workload import Job
 
@@ -48,6 +49,7 @@ class RunResult:
         itl_of: "tokens" or "requests", which of the two.
         queue_ms: arrival to first admission.
         ids_sha256: over all output ids, in the requests' order.
+        ranks: what the steps took on each rank, where several share the model and events were kept.
     """
 
     work: Work
@@ -57,6 +59,7 @@ class RunResult:
     itl_of: str
     queue_ms: Distribution
     ids_sha256: str
+    ranks: RankFigures | None = None
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -138,7 +141,8 @@ def measure(
     outputs = run_jobs(engine, jobs, temperature, progress)
     elapsed = time.perf_counter() - began
     engine.core.recorder.unsubscribe(take)
-    return _result(outputs, elapsed, engine.core.scheduler.step - first_step, _intervals_ms(engine, events))
+    result = _result(outputs, elapsed, engine.core.scheduler.step - first_step, _intervals_ms(engine, events))
+    return dataclasses.replace(result, ranks=RankFigures.of(events))
 
 
 def _result(outputs: list[RequestOutput], elapsed: float, num_steps: int, intervals: list[float]) -> RunResult:

@@ -18,10 +18,11 @@ import torch
 from ..engine.build import build_engine
 from ..errors import InvalidConfig
 from ..models import resolve_model
-from .offline import Offline, base_record, dtype_of, load
+from .offline import Offline, base_record, dtype_of
 from .report import environment_lines, table
 from .runs import WARM_UP, run_jobs
 from .stats import median, ratio_of_medians
+from .subject import load
 from .workload import Job, Workload
 
 if TYPE_CHECKING:

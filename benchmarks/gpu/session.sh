@@ -3,9 +3,27 @@
 # Usage, from the repository's root, where nanolens can be imported: benchmarks/gpu/session.sh STEP...
 # Steps: smoke, reference, eager, no_overlap, flash, pair, single, prefill, kernels, profile, prefill_profile, steps,
 # engine_tests, kernel_tests, swap_tests, conversations, conversations_8b, conversations_fp32, memcheck, torch_profile, sampling_sweep, decode_sweep, few_rows_sweep, prefill_sweep.
+# With two GPUs: topology, parallel_tests, tp_smoke, tp_tests, tp_lost, reference_tp1, reference_tp2, reference_8b_tp1,
+# reference_8b_tp2, reference_tp2_eager, tp_steps, tp_table. RUNS=3 repeats each of the references. STEP:SECONDS sets a limit.
 set -u
 : "${OUT:=/tmp}"
 bench() { python3 -P -m nanolens.benchmarks.cli "$@"; }
+
+RUNS_FOLDER=/tmp/nanolens_ranks # stays between sessions on one machine, unlike $OUT
+
+# on_ranks NAME MODEL RANKS: the reference workload on so many GPUs, RUNS times; then all runs so far in a table.
+on_ranks() {
+  local run json
+  mkdir -p "$RUNS_FOLDER"
+  for run in $(seq "${RUNS:-1}"); do
+    rm -rf /tmp/journal_ranks
+    json="$RUNS_FOLDER/ranks_$1_$run.json"
+    rm -f "$json"
+    bench offline --model "$2" --tensor-parallel-size "$3" --journal /tmp/journal_ranks --json "$json" || return
+  done
+  compare
+}
+compare() { cp "$RUNS_FOLDER"/ranks_*.json "$OUT"; python3 -P -m nanolens.benchmarks.scaling "$RUNS_FOLDER"/ranks_*.json; }
 
 step() {
   case $1 in
@@ -39,15 +57,28 @@ step() {
     decode_sweep) python3 -P -m nanolens.benchmarks.decode_attention_sweep ;;
     few_rows_sweep) python3 -P -m nanolens.benchmarks.few_rows_sweep ;;
     prefill_sweep) python3 -P -m nanolens.benchmarks.prefill_attention_sweep ;;
+    topology) nvidia-smi topo -m; python3 -P -c 'import torch; n = torch.cuda.device_count(); print(n, "GPUs; peers:", [[a, b] for a in range(n) for b in range(n) if a != b and torch.cuda.can_device_access_peer(a, b)])' ;;
+    parallel_tests) python3 -P -m pytest -q -rA -p no:cacheprovider tests/gpu/test_parallel_gpu.py ;;
+    tp_smoke) bench offline --tensor-parallel-size 2 --num-requests 8 --input-len 20:90 --output-len 30 ;;
+    tp_tests) python3 -P -m pytest -q -x --durations 5 -p no:cacheprovider tests/gpu/test_tensor_parallel_gpu.py -k "not lost" ;;
+    tp_lost) python3 -P -m pytest -q --durations 5 -p no:cacheprovider tests/gpu/test_tensor_parallel_gpu.py -k lost ;;
+    reference_tp1) on_ranks 0.6b_tp1 dummy:qwen3-0.6b 1 ;;
+    reference_tp2) on_ranks 0.6b_tp2 dummy:qwen3-0.6b 2 ;;
+    reference_8b_tp1) on_ranks 8b_tp1 dummy:qwen3-8b 1 ;;
+    reference_8b_tp2) on_ranks 8b_tp2 dummy:qwen3-8b 2 ;;
+    reference_tp2_eager) bench offline --model dummy:qwen3-0.6b --tensor-parallel-size 2 --enforce-eager --no-overlap ;;
+    tp_steps) rm -rf /tmp/jtp; bench offline --model "${MODEL:-dummy:qwen3-8b}" --tensor-parallel-size 2 --journal /tmp/jtp | tail -n 5; python3 -P -m nanolens.benchmarks.step_times /tmp/jtp >"$OUT/tp_steps.txt"; sed -n 5,16p "$OUT/tp_steps.txt"; tail -n 3 "$OUT/tp_steps.txt" ;;
+    tp_table) compare ;;
     *) echo "no step $1" >&2; return 2 ;;
   esac
 }
 
-export -f step bench
+export OUT RUNS_FOLDER
+export -f step bench on_ranks compare
 for name in "$@"; do
   IFS=: read -r what limit <<<"$name:"
   began=$SECONDS
-  timeout "${limit:-120}" bash -c "step $what" >"$OUT/$what.log" 2>&1
+  timeout "${limit:-150}" bash -c "step $what" >"$OUT/$what.log" 2>&1
   echo "=== $what: exit $?, $((SECONDS - began)) s"
   tail -n "${LINES_SHOWN:-25}" "$OUT/$what.log"
 done
