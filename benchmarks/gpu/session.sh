@@ -3,12 +3,14 @@
 # Usage, from the repository's root, where nanolens can be imported: benchmarks/gpu/session.sh STEP...
 # Steps: smoke, reference, eager, no_overlap, flash, pair, single, prefill, kernels, profile, prefill_profile, steps,
 # engine_tests, kernel_tests, swap_tests, conversations, conversations_8b, conversations_fp32, memcheck, torch_profile, sampling_sweep, decode_sweep, few_rows_sweep, prefill_sweep.
-# With two GPUs: topology, parallel_tests, tp_smoke, tp_tests, tp_lost, reference_tp1, reference_tp2, reference_8b_tp1,
-# reference_8b_tp2, reference_tp2_eager, tp_steps, tp_table. RUNS=3 repeats each of the references. STEP:SECONDS sets a limit.
+# With two GPUs: topology, parallel_tests, tp_smoke, tp_tests (tp_ids, tp_real, tp_life, tp_kill, tp_stop), reference_tp1,
+# reference_tp2, reference_8b_tp1, reference_8b_tp2, reference_tp2_eager, tp_steps, tp_table.
+# RUNS=3 repeats each of these references. STEP:SECONDS sets a step's limit.
 set -u
 : "${OUT:=/tmp}"
 bench() { python3 -P -m nanolens.benchmarks.cli "$@"; }
 
+tp_tests() { python3 -P -m pytest -q -x --durations 4 -p no:cacheprovider tests/gpu/test_tensor_parallel_gpu.py -k "$1"; }
 RUNS_FOLDER=/tmp/nanolens_ranks # stays between sessions on one machine, unlike $OUT
 
 # on_ranks NAME MODEL RANKS: the reference workload on so many GPUs, RUNS times; then all runs so far in a table.
@@ -60,8 +62,12 @@ step() {
     topology) nvidia-smi topo -m; python3 -P -c 'import torch; n = torch.cuda.device_count(); print(n, "GPUs; peers:", [[a, b] for a in range(n) for b in range(n) if a != b and torch.cuda.can_device_access_peer(a, b)])' ;;
     parallel_tests) python3 -P -m pytest -q -rA -p no:cacheprovider tests/gpu/test_parallel_gpu.py ;;
     tp_smoke) bench offline --tensor-parallel-size 2 --num-requests 8 --input-len 20:90 --output-len 30 ;;
-    tp_tests) python3 -P -m pytest -q -x --durations 5 -p no:cacheprovider tests/gpu/test_tensor_parallel_gpu.py -k "not lost" ;;
-    tp_lost) python3 -P -m pytest -q --durations 5 -p no:cacheprovider tests/gpu/test_tensor_parallel_gpu.py -k lost ;;
+    tp_tests) tp_tests test ;; # all of them: tp_tests:500; in parts:
+    tp_ids) tp_tests "those_of_one_gpu and not real" ;;
+    tp_real) tp_tests real ;;
+    tp_life) tp_tests "tokens_alone or each_step" ;;
+    tp_kill) tp_tests "lost and kill" ;;
+    tp_stop) tp_tests "lost and stop" ;;
     reference_tp1) on_ranks 0.6b_tp1 dummy:qwen3-0.6b 1 ;;
     reference_tp2) on_ranks 0.6b_tp2 dummy:qwen3-0.6b 2 ;;
     reference_8b_tp1) on_ranks 8b_tp1 dummy:qwen3-8b 1 ;;
@@ -74,7 +80,7 @@ step() {
 }
 
 export OUT RUNS_FOLDER
-export -f step bench on_ranks compare
+export -f step bench on_ranks compare tp_tests
 for name in "$@"; do
   IFS=: read -r what limit <<<"$name:"
   began=$SECONDS
