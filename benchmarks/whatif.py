@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from ..engine.runner.load import LoadedModel
 
 BASE: dict[str, Any] = {
-    "num_blocks": 160, "max_num_seqs": 8, "max_num_batched_tokens": 256, "max_model_len": 1024, "seed": 0,
+    "num_blocks": 160, "max_num_seqs": 8, "max_num_batched_tokens": 256, "max_model_len": 256, "seed": 0,
 }  # fmt: skip
 CHANGES = (
-    "num_blocks=0.4x", "max_num_seqs=2x", "max_num_batched_tokens=48", "policy=sjf", "batching=prefill_first",
+    "num_blocks=0.3x", "max_num_seqs=0.75x", "max_num_batched_tokens=48", "policy=sjf", "batching=prefill_first",
     "prefix_cache=false",
 )  # fmt: skip
 LIMITS = {"tokens_per_s": 0.10, "ttft_p50": 0.15, "ttft_p99": 0.25, "e2e_p50": 0.15, "e2e_p99": 0.25}
