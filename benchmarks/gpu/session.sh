@@ -42,7 +42,7 @@ step() {
     kernels) bench kernels ;;
 
     memcheck) # every 25th test of our kernels (flash-attn 2.8.3 itself writes past an allocation in its combine kernel), each allocation on its own so that no access hides in a neighbour's memory
-      python3 -P -m pytest -q --collect-only -p no:cacheprovider tests/gpu --ignore tests/gpu/test_engine_gpu.py --ignore tests/gpu/test_flash_attention_gpu.py --ignore tests/gpu/test_swap_gpu.py |
+      python3 -P -m pytest -q --collect-only -p no:cacheprovider tests/gpu --ignore-glob "*parallel_gpu.py" --ignore tests/gpu/test_engine_gpu.py --ignore tests/gpu/test_flash_attention_gpu.py --ignore tests/gpu/test_swap_gpu.py |
         grep :: | awk 'NR % 25 == 1' >/tmp/ids
       mapfile -t ids </tmp/ids
       PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 1 \
@@ -51,7 +51,7 @@ step() {
     prefill_profile) python3 -P -m nanolens.benchmarks.step_profile --prefill --batch 16 --context 512 ;;
     steps) rm -rf /tmp/j; bench offline --journal /tmp/j >/dev/null; python3 -P -m nanolens.benchmarks.step_times /tmp/j >/tmp/steps.txt; sed -n 5,30p /tmp/steps.txt; tail -n 1 /tmp/steps.txt ;;
     engine_tests) python3 -P -m pytest -q -n 6 -p no:cacheprovider tests/gpu/test_engine_gpu.py ;;
-    kernel_tests) python3 -P -m pytest -q -n 10 --maxfail 30 -p no:cacheprovider tests/gpu --ignore tests/gpu/test_engine_gpu.py --ignore tests/gpu/test_swap_gpu.py ;;
+    kernel_tests) python3 -P -m pytest -q -n 10 --maxfail 30 -p no:cacheprovider tests/gpu --ignore-glob "*parallel_gpu.py" --ignore tests/gpu/test_engine_gpu.py --ignore tests/gpu/test_swap_gpu.py ;;
     swap_tests) python3 -P -m pytest -q -p no:cacheprovider tests/gpu/test_swap_gpu.py ;;
     conversations) bench conversations --model dummy:qwen3-0.6b --runs 3 --json "$OUT/conversations.json" && bench conversations --model dummy:qwen3-0.6b --runs 3 --first-len 2048 --next-len 256 --output-len 128 --json "$OUT/conversations_long.json" ;;
     conversations_8b) bench conversations --model dummy:qwen3-8b --runs 2 --first-len 2048 --next-len 256 --output-len 128 --json "$OUT/conversations_8b.json" ;;
