@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
+from typing import cast
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ import torch
 from ..engine.config import EngineConfig
 from ..engine.plan import StepPlan
 from ..engine.runner.load import load
+from ..engine.runner.model_runner import ModelRunner
 from ..engine.sampling_params import SamplingParams
 from ..engine.sequence import Sequence
 from ..models import load_generation_defaults
@@ -25,7 +27,7 @@ def profile(model: str, batch: int, context: int, block_size: int, top: int) -> 
         model=model, block_size=block_size, max_num_seqs=batch, max_model_len=context + _STEPS * 3,
         num_blocks=batch * (-(-(context + _STEPS * 3) // block_size)),
     )  # fmt: skip
-    runner = load(config).runner
+    runner = cast(ModelRunner, load(config).runner)  # one rank
     for part in ("warmup_ns", "capture_ns", "exercise_ns"):
         print(f"{part} {runner.startup[part] / 1e9:.1f} s")
     decodes, rows = runner._decodes, runner._rows
@@ -77,7 +79,7 @@ def profile_prefill(model: str, rows: int, tokens: int, block_size: int, top: in
         model=model, block_size=block_size, max_num_seqs=max(rows, 8), max_model_len=tokens + 8,
         num_blocks=rows * (held + 1), max_num_batched_tokens=rows * tokens,
     )  # fmt: skip
-    runner = load(config).runner
+    runner = cast(ModelRunner, load(config).runner)  # one rank
     params = SamplingParams(temperature=0.6).resolve(load_generation_defaults(model))
 
     def step() -> float:

@@ -8,6 +8,8 @@
 # RUNS=3 repeats each of these references. STEP:SECONDS sets a step's limit.
 set -u
 : "${OUT:=/tmp}"
+# NVLink multicast is of no use here, and on a host whose GPUs others use too it may harm them.
+export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
 bench() { python3 -P -m nanolens.benchmarks.cli "$@"; }
 
 tp_tests() { python3 -P -m pytest -q -x --durations 4 -p no:cacheprovider tests/gpu/test_tensor_parallel_gpu.py -k "$1"; }
