@@ -109,11 +109,11 @@ def verdict(c: Comparison) -> str:
 
 
 def _side(name: str, side: Side) -> str:
-    live = f" ({side.live} more have not ended)" if side.live else ""
+    live = f" ({side.live} more have not ended: only their first tokens count)" if side.live else ""
     notes = "".join(f"; {note}" for note in side.reading.notes)
     return (
-        f"{name}  run {side.reading.run}: {plural(len(side.table), 'request')}{live}, in the mean "
-        f"{side.table.prompt_tokens.mean():.0f} prompt and {side.table.output_tokens.mean():.0f} output tokens; "
+        f"{name}  run {side.reading.run}: {plural(len(side.ended), 'request')}{live}, in the mean "
+        f"{side.ended.prompt_tokens.mean():.0f} prompt and {side.ended.output_tokens.mean():.0f} output tokens; "
         f"{cost_words(side.reading.latency.model)}{notes}"
     )
 
@@ -121,9 +121,9 @@ def _side(name: str, side: Side) -> str:
 def _other_work(a: Side, b: Side) -> bool:
     """Whether the two had other things to do, by more than 5%."""
     pairs = (
-        (len(a.table), len(b.table)),
-        (float(a.table.prompt_tokens.mean()), float(b.table.prompt_tokens.mean())),
-        (float(a.table.output_tokens.mean()), float(b.table.output_tokens.mean())),
+        (len(a.ended), len(b.ended)),
+        (float(a.ended.prompt_tokens.mean()), float(b.ended.prompt_tokens.mean())),
+        (float(a.ended.output_tokens.mean()), float(b.ended.output_tokens.mean())),
     )
     return any(abs(x - y) > 0.05 * max(x, y) for x, y in pairs)
 

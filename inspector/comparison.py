@@ -19,12 +19,14 @@ class Side:
 
     Attributes:
         reading: the run.
-        table: its requests that have ended.
-        live: how many have not, and are left out.
+        table: its requests that have ended or have a first token.
+        ended: those of them that have ended.
+        live: how many have not: of them, only the first token counts.
     """
 
     reading: LatencyReading
     table: RequestTable
+    ended: RequestTable
     live: int
 
 
@@ -63,9 +65,10 @@ def side(reading: LatencyReading) -> Side:
         InvalidConfig: none of its requests has ended.
     """
     table = request_table(reading.latency.breakdowns(), reading.started.wall_offset_ns)
-    if not len(table):
+    ended = table.ended
+    if not len(ended):
         raise InvalidConfig(f"{reading.path}: run {reading.run}: none of its requests has ended")
-    return Side(reading, table, len(reading.latency.tracks.requests) - len(table))
+    return Side(reading, table, ended, len(reading.latency.tracks.all_requests) - len(ended))
 
 
 def compare(a: Side, b: Side, by: str = "e2e", seed: int = 0, resamples: int = RESAMPLES) -> Comparison:
@@ -124,10 +127,10 @@ def _side_as_dict(side: Side) -> dict[str, object]:
     return {
         "journal": side.reading.path,
         "run": side.reading.run,
-        "requests": len(side.table),
+        "requests": len(side.ended),
         "live": side.live,
-        "mean_prompt_tokens": float(side.table.prompt_tokens.mean()),
-        "mean_output_tokens": float(side.table.output_tokens.mean()),
+        "mean_prompt_tokens": float(side.ended.prompt_tokens.mean()),
+        "mean_output_tokens": float(side.ended.output_tokens.mean()),
         "model_median_error": model.median_error,
         "model_p90_error": model.p90_error,
         "notes": list(side.reading.notes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import JournalError
 from .describe import plural
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .explained import Explained
     from .latency_reading import LatencyReading
 
+T = TypeVar("T")
 DESCRIPTION = """\
 Why a request took as long as it did: the reason in plain sentences, then what it did when, where its time went to the
 nanosecond, and who it was spent on. Without a REQUEST, the slowest one is explained.
@@ -38,6 +39,8 @@ def add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     which = command.add_mutually_exclusive_group()
     which.add_argument("--slowest", type=_count, metavar="N", help="the N slowest")
     which.add_argument("--p99", action="store_true", help="the one at the 99th percentile")
+    command.add_argument("--use", type=_count, metavar="N", help="of a REQUEST whose id was used again: the Nth one "
+                         "(default: the last)")  # fmt: skip
     command.add_argument("--by", choices=("e2e", "ttft"), default="e2e", help="from arrival to the end, or to the "
                          "first token (default: e2e)")  # fmt: skip
     command.add_argument("--json", action="store_true", help="print one JSON object; times in nanoseconds")
@@ -61,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_choice(arguments, arguments.request)
     found = explain(reading, _chosen(arguments, reading), arguments.by)
     started, model = reading.started, reading.latency.model
-    head = f"run {reading.run}, {started.model}: {plural(len(reading.latency.tracks.requests), 'request')}"
+    head = f"run {reading.run}, {started.model}: {plural(len(reading.latency.tracks.all_requests), 'request')}"
     notes = [*reading.notes, *([_error_of(model)] if model.num_steps else [])]
     about = {"run": reading.run, "notes": list(reading.notes), "model": _model(model)}
     return _print(arguments, found, head, notes, about)
@@ -76,21 +79,33 @@ def _run_spans(arguments: argparse.Namespace) -> int:
     traces = read_spans(arguments.spans, arguments.run_id)
     name = arguments.journal  # the only positional argument, where there is no journal
     _check_choice(arguments, name)
-    found = {one.request: one for one in explain_spans(traces, arguments.by)}
+    found = list(explain_spans(traces, arguments.by))
     if name is not None:
-        require(name, found, arguments.spans)
-    totals = {request: one.total_ns for request, one in found.items()}
-    names = [name] if name is not None else ranked(totals, arguments.slowest or 1, arguments.p99)
-    if not names:
+        require(name, (one.request for one in found), arguments.spans)
+        chosen = [_use([one for one in found if one.request == name], name, arguments.use)]
+    else:
+        totals = {index: one.total_ns for index, one in enumerate(found)}
+        chosen = [found[index] for index in ranked(totals, arguments.slowest or 1, arguments.p99)]
+    if not chosen:
         raise JournalError(f"{arguments.spans}: no request has a first token")
     head = f"{arguments.spans}: {plural(len(found), 'request')}"
     note = "from spans: what others added to the steps is not told apart from its own work"
-    return _print(arguments, [found[each] for each in names], head, [note], {"notes": [note], "model": None})
+    return _print(arguments, chosen, head, [note], {"notes": [note], "model": None})
 
 
 def _check_choice(arguments: argparse.Namespace, name: str | None) -> None:
     if name is not None and (arguments.slowest or arguments.p99):
         raise JournalError(f"explain: {name} with {'--p99' if arguments.p99 else '--slowest'}: one or the other")
+    if name is None and arguments.use is not None:
+        raise JournalError("explain: --use is one of a request's: name the request too")
+
+
+def _use(same: list[T], name: str, number: int | None) -> T:
+    """The Nth of those that had an id; None: the last."""
+    if number is not None and number > len(same):
+        times = "once" if len(same) == 1 else f"{len(same)} times"
+        raise JournalError(f"explain: --use {number}: {name!r} was used {times}")
+    return same[-1 if number is None else number - 1]
 
 
 def _chosen(arguments: argparse.Namespace, reading: LatencyReading) -> list[Any]:
@@ -101,15 +116,16 @@ def _chosen(arguments: argparse.Namespace, reading: LatencyReading) -> list[Any]
     requests = latency.tracks.requests
     if arguments.request is not None:
         require(arguments.request, requests, arguments.journal)
-        found = latency.breakdown(requests[arguments.request])
-        if found is None or (ttft and not found.ttft_ns):
+        same = [request for request in latency.tracks.all_requests if request.request == arguments.request]
+        found = latency.breakdown(_use(same, arguments.request, arguments.use))
+        if ttft and not found.ttft_ns:
             raise JournalError(f"{arguments.journal}: request {arguments.request!r} has no first token")
         return [found]
-    every = {b.request.request: b for b in latency.breakdowns() if (b.ttft_ns if ttft else b.ended)}
+    every = [b for b in latency.breakdowns() if (b.ttft_ns if ttft else b.ended)]
     if not every:
         raise JournalError(f"{arguments.journal}: no request has {'a first token' if ttft else 'ended'}; name one")
-    totals = {name: b.ttft_ns if ttft else b.total_ns for name, b in every.items()}
-    return [every[name] for name in ranked(totals, arguments.slowest or 1, arguments.p99)]
+    totals = {index: b.ttft_ns if ttft else b.total_ns for index, b in enumerate(every)}
+    return [every[index] for index in ranked(totals, arguments.slowest or 1, arguments.p99)]
 
 
 def _print(

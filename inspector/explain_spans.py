@@ -5,6 +5,7 @@ Spans tell what a sequence waited for and who preempted it. They do not tell wha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,9 +99,11 @@ def read_spans(path: str, run_id: str | None = None) -> list[Trace]:
 def explain_spans(traces: Iterable[Trace], by: str) -> Iterator[Explained]:
     """Explain them: by e2e all, by ttft those that had a first token."""
     traces = list(traces)
+    uses, used = Counter(map(_name, traces)), Counter[str]()
     ran = [run for trace in traces for run in _runs(trace)]
     for trace in traces:
         root = trace.root
+        used[_name(trace)] += 1
         first = float(root.attributes.get("nanolens.time_to_first_token_seconds", 0.0))
         if by == "ttft" and not first:
             continue
@@ -114,6 +117,7 @@ def explain_spans(traces: Iterable[Trace], by: str) -> Iterator[Explained]:
         yield Explained(
             _name(trace), seq, root.begin, until - root.begin, "nanolens.unfinished" not in root.attributes, parts,
             headline, tuple(line for line in others if "replay" not in line), culprits, tuple(pieces),
+            used[_name(trace)], uses[_name(trace)],
         )  # fmt: skip
 
 

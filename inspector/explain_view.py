@@ -25,6 +25,9 @@ def explained_lines(explained: Explained, paint: Paint, columns: int) -> list[st
         columns: of the terminal, at least 80.
     """
     lines = [paint(line, BOLD) for line in fold(_inert(explained.headline), columns).splitlines()]
+    if explained.uses > 1:
+        lines += fold(f"Its id was used {explained.uses} times; this is use {explained.use} (--use N shows another).",
+                      columns, "  ").splitlines()  # fmt: skip
     for sentence in explained.sentences:
         lines += fold(_inert(sentence), columns, "  ").splitlines()
     lines += ["", *_waterfall(explained, paint, columns), "", *_parts(explained, paint, columns)]
@@ -83,7 +86,8 @@ def _parts(explained: Explained, paint: Paint, columns: int) -> list[str]:
         drawn = bar(ns, total, columns - name - 15)
         lines.append(f"{part:<{name}} {time(ns):>7} {share(ns, total):>4}  {drawn}".rstrip())
         found = explained.culprits.get(part, [])
-        lines += [paint(line, DIM) for culprit in _shown(found) for line in _culprit(culprit, ns, columns)]
+        lines += [paint(line, DIM) for culprit in _shown(found)
+                  for line in _culprit(culprit, _whose(culprit, explained), ns, columns)]  # fmt: skip
         hidden = len(found) - len(_shown(found))
         if hidden:
             lines.append(paint(f"    and {hidden} more", DIM))
@@ -99,7 +103,16 @@ def _shown(culprits: Sequence[Culprit]) -> list[Culprit]:
     return others[:CULPRITS] + heads[:1]
 
 
-def _culprit(culprit: Culprit, ns: int, columns: int) -> list[str]:
-    whom = f"{safe(culprit.request)} " if culprit.request else ""
+def _whose(culprit: Culprit, explained: Explained) -> str:
+    """Whom it is named by: its request, unless that is the explained one."""
+    if culprit.request != explained.request or culprit.seq in (-1, explained.seq):
+        return safe(culprit.request)
+    if culprit.kind == "sibling":
+        return f"seq {culprit.seq}:"
+    return f"its sibling seq {culprit.seq}" if culprit.kind == "head" else "its siblings"
+
+
+def _culprit(culprit: Culprit, whose: str, ns: int, columns: int) -> list[str]:
+    whom = f"{whose} " if whose else ""
     lines = fold(f"{whom}{_inert(culprit.words)}", columns - 9).splitlines()
     return [f"{share(culprit.weight_ns, ns) if index == 0 else '':>8} {line}" for index, line in enumerate(lines)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import JournalError
 from ..telemetry.culprit import Culprit
@@ -33,6 +33,7 @@ class Explained:
         headline, sentences: the verdict.
         culprits: part -> who it was spent on, the heaviest first.
         pieces: what it did when.
+        use, uses: which one of those that had this id it is, and of how many.
     """
 
     request: str
@@ -45,6 +46,8 @@ class Explained:
     sentences: tuple[str, ...]
     culprits: dict[str, list[Culprit]]
     pieces: tuple[LifePiece, ...]
+    use: int = 1
+    uses: int = 1
 
 
 def explain(reading: LatencyReading, breakdowns: Iterable[Breakdown], by: str) -> list[Explained]:
@@ -59,16 +62,20 @@ def explain(reading: LatencyReading, breakdowns: Iterable[Breakdown], by: str) -
                 breakdown.ttft_ns if ttft else breakdown.total_ns, breakdown.ended or ttft,
                 breakdown.ttft_parts if ttft else breakdown.parts,
                 said.headline, said.sentences, said.culprits, said.evidence,
+                breakdown.request.use, reading.latency.tracks.requests[breakdown.request.request].use,
             )
         )  # fmt: skip
     return found
 
 
-def ranked(totals: dict[str, int], slowest: int, p99: bool) -> list[str]:
+Key = TypeVar("Key")
+
+
+def ranked(totals: Mapping[Key, int], slowest: int, p99: bool) -> list[Key]:
     """The requests asked for.
 
     Args:
-        totals: request -> nanoseconds.
+        totals: request, as its caller knows it -> nanoseconds.
         slowest: so many of them, the slowest first.
         p99: the one at the 99th percentile instead (nearest rank).
     """
@@ -101,6 +108,8 @@ def as_dict(explained: Explained) -> dict[str, Any]:
     return {
         "request": explained.request,
         "seq": explained.seq,
+        "use": explained.use,
+        "uses": explained.uses,
         "ended": explained.ended,
         "total_ns": explained.total_ns,
         "verdict": {"headline": explained.headline, "sentences": list(explained.sentences)},

@@ -11,6 +11,7 @@ from ..telemetry.latency import Latency
 from ..telemetry.latency_tracks import LatencyTracks
 from ..telemetry.reader import JournalReader
 from .describe import plural
+from .units import duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +69,11 @@ def read_latency(path: str | Path, run_id: str | None = None) -> LatencyReading:
         notes.append(f"{plural(lost, 'event')} were lost by the writer")
     if reader.torn_bytes:
         notes.append(f"an unfinished frame of {reader.torn_bytes} bytes at the end was left out")
+    order = tracks.order
+    if order.num_back:
+        back = f"{plural(order.num_back, 'event')} went back in time, by {duration(order.most_back)} at most"
+        notes.append(f"{back}: they count as at the newest time before them")
+    again = len(tracks.all_requests) - len(tracks.requests)
+    if again:
+        notes.append(f"{plural(again, 'request')} came with an id that was used before; each use counts as its own")
     return LatencyReading(str(path), reader.run, started, Latency(tracks), tuple(notes))

@@ -65,16 +65,18 @@ class RequestTable:
 
     Attributes:
         request: ids [n].
+        use: [n], 1, or more where the id was used before.
         arrived: [n], wall clock.
-        e2e: [n], from arrival to end.
+        e2e: [n], from arrival to end; NaN where it has not ended.
         ttft: [n], to the first token; NaN where there is none.
         itl: [n], mean between tokens of a sequence; NaN with fewer than two.
         prompt_tokens, output_tokens, priority: [n].
-        parts: [n, PARTS], of `e2e`.
+        parts: [n, PARTS], of `e2e`, or of what there is of it.
         ttft_parts: [n, PARTS], of `ttft`; zeros where there is none.
     """
 
     request: NDArray[np.object_]
+    use: Ints
     arrived: Ints
     e2e: Floats
     ttft: Floats
@@ -92,6 +94,11 @@ class RequestTable:
         """Some of them."""
         return RequestTable(*(getattr(self, field.name)[rows] for field in fields(self)))
 
+    @property
+    def ended(self) -> RequestTable:
+        """Those that have ended."""
+        return self.select(~np.isnan(self.e2e))
+
     def measure(self, name: str) -> Floats:
         """The column of one of MEASURES."""
         values: Floats = getattr(self, name)
@@ -102,14 +109,20 @@ class RequestTable:
         return self.ttft_parts if name == "ttft" else self.parts
 
 
+def is_counted(breakdown: Breakdown) -> bool:
+    """Whether a request has any of the measures: of those that live, some have a first token."""
+    return breakdown.ended or bool(breakdown.ttft_ns)
+
+
 def request_table(breakdowns: Iterable[Breakdown], wall_offset_ns: int) -> RequestTable:
-    """The table of those requests that have ended."""
-    found = [b for b in breakdowns if b.ended]
+    """The table of those requests that have ended, or have a first token."""
+    found = [b for b in breakdowns if is_counted(b)]
     arrived = [b.begin_t + wall_offset_ns for b in found]
     return RequestTable(
         np.array([b.request.request for b in found], dtype=object),
+        np.array([b.request.use for b in found], dtype=np.int64),
         np.array(arrived, dtype=np.int64),
-        np.array([b.total_ns for b in found], dtype=np.float64),
+        np.array([b.total_ns if b.ended else np.nan for b in found], dtype=np.float64),
         np.array([b.ttft_ns or np.nan for b in found], dtype=np.float64),
         np.array([np.nan if (itl := itl_ns(b)) is None else itl for b in found], dtype=np.float64),
         np.array([b.request.num_prompt_tokens for b in found], dtype=np.int64),

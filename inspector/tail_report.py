@@ -32,9 +32,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One slow request, its time, and the largest part of it with its nanoseconds."""
+    """One slow request, which use of its id it is, its time, and the largest part of it with its nanoseconds."""
 
     request: str
+    use: int
     time: float
     part: str
     part_ns: int
@@ -144,7 +145,8 @@ def _group(times: Floats, parts: Ints, rows: Ints) -> Group:
 
 def _named(table: RequestTable, times: Floats, parts: Ints, row: int) -> Named:
     largest = int(np.argmax(parts[row]))
-    return Named(str(table.request[row]), float(times[row]), PARTS[largest], int(parts[row, largest]))
+    whose, part = (str(table.request[row]), int(table.use[row])), (PARTS[largest], int(parts[row, largest]))
+    return Named(*whose, float(times[row]), *part)
 
 
 def _cohorts(keys: Ints, label: Callable[[int], str], times: Floats, parts: Ints, slow: Bools) -> list[Cohort]:

@@ -32,7 +32,7 @@ class Top:
     Attributes:
         reading, report, culprits, taxes: what was found.
         looked_at: requests whose culprits these are.
-        live: requests that have not ended, and are left out.
+        live: requests that have not ended (by ttft: have no first token), and are left out.
     """
 
     reading: LatencyReading
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from .latency_reading import read_latency
     from .request_csv import write_csv
-    from .request_table import request_table
+    from .request_table import is_counted, request_table
     from .run_taxes import run_taxes
     from .tail_culprits import MOST_REQUESTS, tail_culprits
     from .tail_report import tail_report
@@ -77,13 +77,13 @@ def run(arguments: argparse.Namespace) -> int:
         write_csv(arguments.csv, latency, offset)
         if arguments.csv == "-":
             return EXIT_OK
-    ended = [breakdown for breakdown in latency.breakdowns() if breakdown.ended]
-    table = request_table(ended, offset)
+    found = [breakdown for breakdown in latency.breakdowns() if is_counted(breakdown)]
+    table = request_table(found, offset)
     report = tail_report(table, arguments.by)
-    slowest = [ended[row] for row in report.slow_rows][-MOST_REQUESTS:]
+    slowest = [found[row] for row in report.slow_rows][-MOST_REQUESTS:]
     culprits = tail_culprits(latency, slowest, report.causes, arguments.by)
-    live = len(latency.tracks.requests) - len(table)
-    top = Top(reading, report, culprits, run_taxes(latency, table), len(slowest), live)
+    live = len(latency.tracks.all_requests) - report.requests
+    top = Top(reading, report, culprits, run_taxes(latency, table.ended), len(slowest), live)
     print(json.dumps(_as_dict(top)) if arguments.json else "\n".join(_lines(top)))
     return EXIT_OK
 
@@ -104,9 +104,10 @@ def verdict(report: TailReport) -> str:
 def _lines(top: Top) -> list[str]:
     paint, columns, report = Paint(), width(), top.report
     notes = "".join(f"; {note}" for note in top.reading.notes)
+    without = "have no first token" if report.by == "ttft" else "have not ended"
     head = (
         f"run {top.reading.run}: {plural(report.requests, 'request')}"
-        + (f" ({top.live} more have not ended)" if top.live else "")
+        + (f" ({top.live} more {without})" if top.live else "")
         + f", {report.by} p50 {time(report.p50)}, p99 {time(report.p99)}; "
         + f"{cost_words(top.reading.latency.model)}{notes}"
     )
@@ -156,7 +157,8 @@ def _of(group: Group, part: str) -> str:
 def _named(report: TailReport, paint: Paint) -> list[str]:
     lines = [paint("the slowest, for nano-trace explain", DIM)]
     for named in report.named:
-        name = safe(named.request, 38)
+        use = f" --use {named.use}" if named.use > 1 else ""
+        name = safe(named.request, 38 - len(use)) + use
         lines.append(f"{name:<38}{time(named.time):>8}  {named.part} {share(named.part_ns, round(named.time))}")
     return lines
 

@@ -104,6 +104,11 @@ class StepShares:
             found.setdefault(seq, Share()).add(own * scale, tokens, step, step)
         return found
 
+    def largest_chunk(self, cover: Cover, but: int) -> int:
+        """Tokens of the largest chunk that is not of this sequence."""
+        chunks = (self._chunks[chunk] for _, chunk in self._chunks_in(np.unique(cover.rows)))
+        return max((int(tokens) for _, seq, tokens, _ in chunks if seq != but), default=0)
+
     def budget(self, cover: Cover) -> tuple[dict[int, Share], int]:
         """Sequence -> tokens of its chunks, and the tokens of all decodes."""
         found: dict[int, Share] = {}

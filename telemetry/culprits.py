@@ -48,6 +48,10 @@ class CulpritFinder:
             found[reason] = found.get(reason, 0) + end - begin
         return found
 
+    def largest_chunk(self, track: Track, until: int) -> int:
+        """Tokens of the largest chunk of another sequence in the steps that it ran in; 0: there was none."""
+        return self._steps.largest_chunk(self._steps.cover(self._ran(track, until)), track.seq)
+
     # Waits
 
     def for_reason(self, reason: str, track: Track, intervals: list[Interval], total: int) -> list[Culprit]:

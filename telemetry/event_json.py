@@ -8,8 +8,14 @@ from .events import AnyEvent
 
 
 def event_as_dict(event: AnyEvent) -> dict[str, object]:
-    """An event's fields by name; `event` holds its tag, bytes are hexadecimal."""
-    return {"event": event.__struct_config__.tag} | _fields(event)
+    """An event's fields by name; `event` holds its tag, bytes are hexadecimal.
+
+    What a field named `event` holds, the tag of another event, is under `hit`.
+    """
+    fields = _fields(event)
+    if "event" in fields:
+        fields["hit"] = fields.pop("event")
+    return {"event": event.__struct_config__.tag} | fields
 
 
 def _fields(struct: msgspec.Struct) -> dict[str, object]:

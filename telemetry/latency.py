@@ -38,7 +38,7 @@ class Breakdown:
         parts: name -> nanoseconds, those that are not 0; they add up to `total_ns`.
         ttft_parts: the same up to the request's first token, of the sequence whose it was; empty where there is none.
             Where that is `track`, no part is larger than in `parts`.
-        ended: whether it has ended.
+        ended: whether it has ended, and the journal tells when.
     """
 
     request: RequestTrack
@@ -108,7 +108,8 @@ class Latency:
 
     def _divided(self, request: RequestTrack, track: Track, siblings: tuple[Track, ...]) -> Breakdown:
         end = track.end_t or self.tracks.t
-        result = Breakdown(request, track, siblings, track.arrived_t, end, ended=bool(track.end_t))
+        result = Breakdown(request, track, siblings, track.arrived_t, end)
+        result.ended = bool(track.end_t) and not track.is_end_lost
         parts, first = result.ttft_parts, result.first
         if first.first_token_t:
             self._add(parts, first, track.arrived_t, first.first_token_t)

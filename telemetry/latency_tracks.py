@@ -10,8 +10,10 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import AuditError
 from .events import (
     AnyEvent,
+    EngineStarted,
     JournalDropped,
     Keyframe,
     RequestArrived,
@@ -20,10 +22,11 @@ from .events import (
     StatusChanged,
     StepFinished,
     StepPlanned,
-    WaitReasonChanged,
+    StreamStalled,
 )
 from .state import EngineState
 from .step_costs import pairs_of
+from .time_order import MOST_T, TimeOrder
 from .track_events import TRACK_HANDLERS
 from .tracks import RequestTrack, Rest, Run, StepTable, Track, part_of_wait
 
@@ -43,10 +46,12 @@ class LatencyTracks:
         chunks: step, sequence, tokens, pairs; chunk after chunk.
         pauses: [begin, end (0: still), cause] of the times in which the engine was paused.
         predicates: number of a breakpoint that was hit -> its predicate.
+        head: who stands there now; -1: nobody.
         heads: (t, sequence or -1, reason): who stands at the head of the queue from then on, and why it waits.
         begin_t: where the journal begins.
         unread_t: when the first step was planned that nobody has read yet; 0: none is.
         t: the newest event's time.
+        order: what had to be settled of the times.
     """
 
     def __init__(self) -> None:
@@ -63,8 +68,9 @@ class LatencyTracks:
         self.begin_t = 0
         self.unread_t = 0
         self.t = 0
+        self.order = TimeOrder()
         self._begun = self._joined = False
-        self._head = -1
+        self.head = -1
         self._lost_t = 0  # since when events are missing
         self._planned: dict[int, tuple[int, int, int, int, int]] = {}  # step -> (t, its work)
         self._context = 0  # tokens that those who decode have computed
@@ -77,6 +83,9 @@ class LatencyTracks:
         """
         kind = event.__class__
         state = self.state
+        t = getattr(event, "t", self.t)
+        if not self.t <= t < MOST_T and kind is not StreamStalled:
+            event, t = self.order.settle(event, t, self.t), self.t
         if not self._joined:
             state.apply(event)
             if state.joined:
@@ -84,7 +93,8 @@ class LatencyTracks:
                 self.t = max(self.t, state.t)
                 self._join(event)
             return
-        t = getattr(event, "t", 0)
+        if kind is EngineStarted and self.tracks:
+            raise AuditError("engine.started amid the run")
         if t > self.t:
             self.t = t
         before = _BEFORE.get(kind)
@@ -110,7 +120,7 @@ class LatencyTracks:
                 track.status = ""
         self._planned.clear()
         self._context = 0
-        self._set_head(self._lost_t, -1, "")
+        self.set_head(self._lost_t, -1, "")
 
     def finish(self, t: int | None = None) -> None:
         """Close, as of `t`, what is still under way; nothing can be applied afterwards."""
@@ -165,7 +175,8 @@ class LatencyTracks:
             self._enter(track, s.status, s.reason, t, s.wait_reason)
         for track in self.tracks.values():
             if not track.end_t and track.seq not in here:
-                track.end_t = self._lost_t  # it ended in the gap
+                track.end_t, track.is_end_lost = t, True  # it ended in the gap
+                track.gaps.append((self._lost_t, t))
                 track.hold(self._lost_t, -track.num_blocks)
         for seq in self.state.steps.decoding:
             self._start_decoding(self.tracks[seq], self.state.step + 1)
@@ -182,6 +193,9 @@ class LatencyTracks:
         return track
 
     def _ask(self, request: RequestTrack) -> None:
+        before = self.requests.get(request.request)
+        if before is not None:
+            request.use = before.use + 1
         self.requests[request.request] = request
         self.all_requests.append(request)
 
@@ -225,8 +239,9 @@ class LatencyTracks:
             track.num_output_tokens = seq.num_output_tokens
             track.high = max(track.high, seq.num_computed_tokens)
 
-    def _set_head(self, t: int, seq: int, reason: str) -> None:
-        self._head = seq
+    def set_head(self, t: int, seq: int, reason: str) -> None:
+        """Note who stands at the head of the queue."""
+        self.head = seq
         self.heads.append((t, seq, reason))
 
     # Events, before the state has them
@@ -238,8 +253,8 @@ class LatencyTracks:
         self._read_tokens(track)
         if e.old == "RUNNING":
             self._stop_decoding(track, self.state.step)
-        elif e.seq == self._head:
-            self._set_head(e.t, -1, "")
+        elif e.seq == self.head:
+            self.set_head(e.t, -1, "")
         track.stop(e.t)
 
     def _before_preempted(self, e: SequencePreempted) -> None:
@@ -266,16 +281,6 @@ class LatencyTracks:
     def _status(self, e: StatusChanged) -> None:
         if e.old:  # else it waits since its request arrived
             self._enter(self.tracks[e.seq], e.new, e.reason, e.t)
-
-    def _waits(self, e: WaitReasonChanged) -> None:
-        track = self.tracks[e.seq]
-        if track.status == "WAITING":
-            track.stop(e.t)
-            track.rest(part_of_wait(e.reason, track.reason), e.t, e.reason, track.reason)
-        if e.reason in _HEAD_REASONS:
-            self._set_head(e.t, e.seq, e.reason)
-        elif e.seq == self._head:
-            self._set_head(e.t, -1, "")
 
     def _planned_(self, e: StepPlanned) -> None:
         tokens = pairs = 0
@@ -304,7 +309,6 @@ class LatencyTracks:
             self._planned = {step: work for step, work in self._planned.items() if step > e.step}
 
 _MOST_IN_FLIGHT = 8
-_HEAD_REASONS = frozenset({"no_blocks", "sequence_cap", "token_budget", "engine_paused"})
 
 
 _BEFORE: dict[type, Callable[[LatencyTracks, Any], None]] = {
@@ -316,7 +320,6 @@ _AFTER: dict[type, Callable[[LatencyTracks, Any], None]] = {
     **TRACK_HANDLERS,
     RequestArrived: LatencyTracks._arrived,
     StatusChanged: LatencyTracks._status,
-    WaitReasonChanged: LatencyTracks._waits,
     StepPlanned: LatencyTracks._planned_,
     StepFinished: LatencyTracks._step_finished,
 }

@@ -17,7 +17,7 @@ class LifePiece:
     """One stretch of a life.
 
     Attributes:
-        kind: waiting, prefill, decode, preempted, swap, paused, reader.
+        kind: waiting, prefill, decode, preempted, swap, paused, reader, unknown.
         words: what it was, as `WAITING (no_blocks)`.
         begin_t, end_t: clock nanoseconds.
         first_step, last_step: steps that were read in it; -1 where none was.
@@ -38,7 +38,8 @@ def life_pieces(
 ) -> Iterator[LifePiece]:
     """The pieces of a request's life up to a moment, in order: of its `track`, or of another sequence of it."""
     track = track or breakdown.track
-    found = sorted([*_rests(track), *_runs(latency, track), *_reader(breakdown)], key=lambda piece: piece[2])
+    every = (*_gaps(track), *_rests(latency, track), *_runs(latency, track), *_reader(breakdown))
+    found = sorted(every, key=lambda piece: piece[2])
     for kind, words, begin, end in found:
         end = min(end or until, until)
         if begin < end:
@@ -46,15 +47,29 @@ def life_pieces(
             yield LifePiece(kind, words, begin, end, first, last, _blocks_at(track, end - 1))
 
 
-def _rests(track: Track) -> Iterator[tuple[str, str, int, int]]:
+def _rests(latency: Latency, track: Track) -> Iterator[tuple[str, str, int, int]]:
     for rest in track.rests:
         if rest.part == "paused":
             yield "paused", f"PAUSED ({rest.reason})", rest.begin_t, rest.end_t
-        else:
-            kind = rest.part if rest.part in ("preempted", "swap") else "waiting"
-            reason = rest.reason or "next step"
-            words = f"WAITING ({reason})" if kind != "preempted" else f"WAITING (preempted, {reason})"
-            yield kind, words, rest.begin_t, rest.end_t
+            continue
+        kind = rest.part if rest.part in ("preempted", "swap") else "waiting"
+        reason = rest.reason or "next step"
+        words = f"WAITING ({reason})" if kind != "preempted" else f"WAITING (preempted, {reason})"
+        at, end = rest.begin_t, rest.end_t or latency.tracks.t
+        for begin, stop, _ in latency.tracks.pauses if rest.part != "engine_paused" else ():
+            begin, stop = max(begin, at), min(stop, end)
+            if begin < stop:  # the engine was paused meanwhile: nobody waited for anything else
+                yield kind, words, at, begin
+                yield "waiting", "WAITING (engine_paused)", begin, stop
+                at = stop
+        yield kind, words, at, end
+
+
+def _gaps(track: Track) -> Iterator[tuple[str, str, int, int]]:
+    if track.known_t > track.arrived_t:
+        yield "unknown", "before the journal begins", track.arrived_t, track.known_t
+    for begin, end in track.gaps:
+        yield "unknown", "lost from the journal", begin, end
 
 
 def _runs(latency: Latency, track: Track) -> Iterator[tuple[str, str, int, int]]:

@@ -1,4 +1,4 @@
-"""What events mean for the tracks of the latency model that say nothing of steps: blocks, moves, pauses, streams."""
+"""What events mean for the tracks of the latency model that say nothing of steps: blocks, moves, waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from .events import (
     RequestFinished,
     StreamStalled,
     SwapFinished,
+    WaitReasonChanged,
 )
+from .tracks import part_of_wait
 
 if TYPE_CHECKING:
     from .latency_tracks import LatencyTracks
@@ -73,6 +75,18 @@ def _stalled(tracks: LatencyTracks, e: StreamStalled) -> None:
         request.stalls.append((e.t, e.stalled_ns))
 
 
+def _waits(tracks: LatencyTracks, e: WaitReasonChanged) -> None:
+    track = tracks.tracks[e.seq]
+    if track.status == "WAITING":
+        track.stop(e.t)
+        track.rest(part_of_wait(e.reason, track.reason), e.t, e.reason, track.reason)
+    if e.reason in _HEAD_REASONS:
+        tracks.set_head(e.t, e.seq, e.reason)
+    elif e.seq == tracks.head:
+        tracks.set_head(e.t, -1, "")
+
+
+_HEAD_REASONS = frozenset({"no_blocks", "sequence_cap", "token_budget", "engine_paused"})
 TRACK_HANDLERS: dict[type, Callable[[LatencyTracks, Any], None]] = {
     RequestFinished: _request_finished,
     PrefixMatched: _matched,
@@ -84,4 +98,5 @@ TRACK_HANDLERS: dict[type, Callable[[LatencyTracks, Any], None]] = {
     EngineContinued: _engine_continued,
     BreakpointHit: _breakpoint_hit,
     StreamStalled: _stalled,
+    WaitReasonChanged: _waits,
 }

@@ -50,6 +50,7 @@ class Track:
         gaps: (begin, end) of what the journal lost.
         blocks: pairs of a time and the device blocks held from then on.
         end_t: when it ended; 0 while it lives.
+        is_end_lost: it ended in what the journal lost, at `end_t` at the latest.
     """
 
     seq: int
@@ -69,6 +70,7 @@ class Track:
     status: str = ""
     reason: str = ""
     end_t: int = 0
+    is_end_lost: bool = False
     first_token_t: int = 0
     last_token_t: int = 0
     num_output_tokens: int = 0
@@ -103,7 +105,12 @@ class Track:
 
 @dataclass(slots=True)
 class RequestTrack:
-    """One request. `stalls` are (end, nanoseconds) of times in which its reader held its stream up."""
+    """One request.
+
+    Attributes:
+        stalls: (end, nanoseconds) of times in which its reader held its stream up.
+        use: 1; more where its id was used before, by requests that had ended.
+    """
 
     request: str
     arrived_t: int
@@ -113,6 +120,7 @@ class RequestTrack:
     max_tokens: int = 0
     finished: RequestFinished | None = None
     stalls: list[tuple[int, int]] = field(default_factory=list)
+    use: int = 1
 
 
 class StepTable:

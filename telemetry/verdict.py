@@ -63,7 +63,7 @@ def verdict(latency: Latency, breakdown: Breakdown, by: str = "e2e", finder: Cul
     culprits = {part: found for part in parts if (found := finder.find(breakdown, part, by))}
     track = breakdown.first if by == "ttft" else breakdown.track
     until = track.first_token_t if by == "ttft" else breakdown.end_t
-    limits = _limits(latency)
+    limits = _limits(latency) | {"prefill_interference": finder.largest_chunk(track, until)}
     times = _times(parts, culprits, finder.behind_heads(track, until))
     behind = _culprits_of_causes(culprits, set(breakdown.request.seqs))
     causes = sorted(
@@ -110,15 +110,15 @@ def _limits(latency: Latency) -> dict[str, int]:
     """Cause -> the setting that made it, as this run had it."""
     started = latency.tracks.state.started
     config = started.config if started is not None else {}
-    limits = {name: value for name, key in _LIMITS.items() if isinstance(value := config.get(key), int)}
-    chunk = config.get("max_prefill_chunk") or config.get("max_num_batched_tokens")
-    return limits | ({"prefill_interference": chunk} if isinstance(chunk, int) else {})
+    return {name: value for name, key in _LIMITS.items() if isinstance(value := config.get(key), int)}
 
 
 def _subject(breakdown: Breakdown, by: str) -> str:
     name = breakdown.request.request
     if by == "ttft":
         return f"The first token of {name} took"
+    if breakdown.track.is_end_lost:
+        return f"{name}, whose end the journal lost, took at most"
     return f"{name} took" if breakdown.ended else f"{name} lives and has taken"
 
 
@@ -156,6 +156,8 @@ def _culprits_of_causes(culprits: Mapping[str, list[Culprit]], own: Set[int]) ->
     for part, found in culprits.items():
         for culprit in found:
             cause = _CAUSES[part]
+            if culprit.seq in own and culprit.kind == "sibling":
+                culprit = replace(culprit, request="", words=f"seq {culprit.seq}")
             if part == "queue_head_of_line":
                 cause = _BEHIND.get(culprit.kind, "")
             elif part == "own_prefill":

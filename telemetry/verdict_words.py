@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .culprit import Culprit, time_words
 
 TRY = "try nano-trace replay JOURNAL --set"
+LEAST_CHUNK = 16  # tokens: shorter ones cost more steps than they spare
 SHOWN = 2  # culprits named in a sentence
 HOST = {
     "collect": "in what followed from the tokens before: callbacks, texts, the queues",
@@ -25,7 +26,7 @@ class Cause:
         name: key of what `words` says.
         ns: nanoseconds.
         culprits: the heaviest first.
-        limit: of the setting that was reached; 0 where none is.
+        limit: of the setting that was reached, or the tokens of the largest chunk; 0 where none is.
         own: what the request did itself, for the cause `own`.
     """
 
@@ -88,7 +89,8 @@ def own_words(cause: Cause, total: int) -> str:
 def advice(cause: Cause) -> str:
     """What would help, or "" where no setting does."""
     if cause.name == "prefill_interference":
-        return f"shorter chunks; {TRY} max_prefill_chunk={cause.limit // 2}" if cause.limit > 1 else ""
+        shorter = cause.limit // 2
+        return f"shorter chunks; {TRY} max_prefill_chunk={shorter}" if shorter >= LEAST_CHUNK else ""
     if cause.name == "preemption" and any("no_blocks" not in culprit.words for culprit in cause.culprits):
         return ""
     return _ADVICE.get(cause.name, "")

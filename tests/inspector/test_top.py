@@ -305,7 +305,7 @@ def test_nonsense_is_told_of_in_one_line(tmp_path: Path, capsys: pytest.CaptureF
         ([idle], "holds no request"),
         ([young], "no request of the run has ended"),
         ([good, "--run", "other"], "holds no run 'other'"),
-        ([good, "--csv", tmp_path], "can't be written (Is a directory)"),
+        ([good, "--csv", tmp_path], "is a directory; give a file"),
     ]
     for arguments, words in cases:
         assert main(["top", *map(str, arguments)]) == 2

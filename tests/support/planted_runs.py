@@ -123,7 +123,12 @@ def planted_events(requests: Iterable[Planted], run_id: str = "run", **config: s
 
 def planted_journal(path: Path, requests: Iterable[Planted], run_id: str = "run", **config: str | int) -> Path:
     """The same, written."""
+    return write_events(path, planted_events(requests, run_id, **config), run_id)
+
+
+def write_events(path: Path, events: list[AnyEvent], run_id: str = "run") -> Path:
+    """Write a journal of these events."""
     writer = JournalWriter(path, run_id)
-    writer.append(planted_events(requests, run_id, **config))
+    writer.append(events)
     writer.close()
     return path
