@@ -16,7 +16,7 @@ import msgspec
 from ..inspector.describe import sequences_of
 from ..inspector.history.step_log import StepLog
 from ..inspector.sources.source import Control
-from ..inspector.view import EVENTS_SHOWN, EventRow, Judgement, Moment, SourceStatus, Stay, Story, Tick, View
+from ..inspector.view import EVENTS_SHOWN, EventRow, Judgement, Kept, Moment, SourceStatus, Stay, Story, Tick, View
 from ..telemetry.events import (
     AnyEvent,
     BlocksAllocated,
@@ -141,6 +141,11 @@ class BigSource:
                 here,
                 self.status,
             )
+
+    def kept(self, moment: Moment) -> Kept:
+        """The moment alone: there is no past here."""
+        here = Tick(self._state.step, self._state.t)
+        return Kept(moment, here, here)
 
     def story(self, seq: int, moment: Moment, now_t: int = 0) -> Story | None:
         """Its last status, and the last events that name it."""

@@ -32,6 +32,14 @@ class Tick(NamedTuple):
     t: int
 
 
+class Kept(NamedTuple):
+    """What there is of a run now: the oldest moment that can be shown, and between which ticks it lies."""
+
+    oldest: Moment
+    first: Tick
+    last: Tick
+
+
 @dataclass(frozen=True, slots=True)
 class StepRow:
     """One step, from its plan to the reading of its tokens.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from ...errors import InspectError, JournalError
 from ...telemetry.predicate import Predicate
 from ...telemetry.reader import JournalReader, Position
-from ..view import STEPS_SHOWN, EventRow, Judgement, Moment, SourceStatus, Story, Tick, View
+from ..view import STEPS_SHOWN, EventRow, Judgement, Kept, Moment, SourceStatus, Story, Tick, View
 from .follow import Follower
 from .past import Past
 from .source import Control
@@ -36,7 +37,7 @@ class JournalSource:
         self.run = self._follower.run
         self.title = f"{path} · run {self.run}"
         self._past = Past(path, self.run)
-        self._first: Tick | None = None
+        self._beginning = Beginning(*self._follower.place)
 
     @property
     def status(self) -> SourceStatus:
@@ -50,7 +51,7 @@ class JournalSource:
             InspectError: it is of a newer version, or nothing is in it.
         """
         try:
-            self._first = first_tick(JournalReader(*self._follower.place))
+            self._beginning.look()
         except JournalError as error:
             raise InspectError(str(error)) from error
         self._follower.start(a_little_before)
@@ -63,8 +64,13 @@ class JournalSource:
     def view(self, moment: Moment | None = None) -> View:
         """As of `Source`."""
         if moment is None:
-            return self._follower.view(self._first)
-        return self._past.view(moment, self.status, self._first, self._follower.last_tick)
+            return self._follower.view(self._first())
+        return self._past.view(moment, self.status, self._first(), self._follower.last_tick)
+
+    def kept(self, moment: Moment) -> Kept:
+        """As of `Source`."""
+        kept = self._past.kept()
+        return kept._replace(first=self._first() or kept.first)
 
     def story(self, seq: int, moment: Moment, now_t: int = 0) -> Story | None:
         """As of `Source`."""
@@ -89,6 +95,40 @@ class JournalSource:
     def find(self, moment: Moment, predicate: Predicate | None, forward: bool) -> EventRow | None:
         """As of `Source`."""
         return self._past.find(moment, predicate, forward)
+
+    def _first(self) -> Tick | None:
+        """Where the journal begins now."""
+        with contextlib.suppress(JournalError):  # its oldest segment was deleted just now: the next look sees that
+            self._beginning.look()
+        return self._beginning.tick
+
+
+class Beginning:
+    """Where a journal begins: later and later, as its oldest segments are deleted to make room.
+
+    Args:
+        path: of the journal.
+        run: its run.
+
+    Attributes:
+        tick: as of the last look; None while the journal holds no event.
+    """
+
+    def __init__(self, path: str, run: str) -> None:
+        self._reader = JournalReader(path, run)
+        self._oldest: list[int] = []
+        self.tick: Tick | None = None
+
+    def look(self) -> None:
+        """Look whether it begins elsewhere now.
+
+        Raises:
+            JournalError: its beginning can't be read.
+        """
+        oldest = self._reader.segments()[:1]
+        if oldest != self._oldest or self.tick is None:
+            self.tick = first_tick(self._reader)
+            self._oldest = oldest
 
 
 def a_little_before(reader: JournalReader) -> Position:

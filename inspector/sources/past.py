@@ -11,7 +11,7 @@ from ...errors import AuditError, InspectError, JournalError
 from ...telemetry.predicate import Predicate
 from ..history.history import History
 from ..history.verdicts import Verdicts
-from ..view import EventRow, Judgement, Moment, SourceStatus, Story, Tick, View
+from ..view import EventRow, Judgement, Kept, Moment, SourceStatus, Story, Tick, View
 
 
 @contextlib.contextmanager
@@ -85,6 +85,13 @@ class Past:
         with in_words():
             history = self.history
             return history.tick(history.first())
+
+    def kept(self) -> Kept:
+        """As of `Source`."""
+        with in_words():
+            history = self.history
+            oldest = history.first()
+            return Kept(oldest, history.tick(oldest), history.tick(history.last()))
 
     def view(self, moment: Moment, status: SourceStatus, first: Tick | None, last: Tick | None) -> View:
         """The engine at a moment.

@@ -10,7 +10,7 @@ import time
 
 from ...errors import InspectError
 from ...telemetry.predicate import Predicate
-from ..view import EventRow, Judgement, Moment, SourceStatus, Story, View
+from ..view import EventRow, Judgement, Kept, Moment, SourceStatus, Story, View
 from .control import HttpControl
 from .http_stream import JournalFeed, Refused, ServerInfo, ServerLink, Unreachable
 from .session import Session
@@ -107,6 +107,10 @@ class ServerSource:
             return session.follower.view(session.first, self.status)
         status = self._replaced(session) if session.is_over else self.status
         return session.past.view(moment, status, session.first, session.follower.last_tick)
+
+    def kept(self, moment: Moment) -> Kept:
+        """As of `Source`: of what is here."""
+        return self._attached(moment).past.kept()
 
     def story(self, seq: int, moment: Moment, now_t: int = 0) -> Story | None:
         """As of `Source`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ...telemetry.predicate import Predicate
-from ..view import EventRow, Judgement, Moment, SourceStatus, Story, View
+from ..view import EventRow, Judgement, Kept, Moment, SourceStatus, Story, View
 
 
 class Control(Protocol):
@@ -72,12 +72,18 @@ class Source(Protocol):
     def close(self) -> None:
         """Let go of it. May be called again."""
 
-
     def view(self, moment: Moment | None = None) -> View:
         """The engine at a moment; None: now.
 
         Raises:
             InspectError: there is nothing to show yet, or the journal is damaged there.
+        """
+
+    def kept(self, moment: Moment) -> Kept:
+        """What is left of a moment's run: of what was written, the oldest may have been deleted to make room.
+
+        Raises:
+            InspectError: nothing is.
         """
 
     def story(self, seq: int, moment: Moment, now_t: int = 0) -> Story | None:

@@ -50,17 +50,18 @@ class HeaderBar(Widget):
         self._title = title
         self._view: View | None = None
         self._status = SourceStatus("connecting", time.time())
-        self._frozen = False
+        self._frozen = self._gone = False
 
-    def show(self, view: View | None, status: SourceStatus, frozen: bool) -> None:
+    def show(self, view: View | None, status: SourceStatus, frozen: bool, gone: bool = False) -> None:
         """Take what there is.
 
         Args:
             view: None while there is nothing yet.
             status: of the source now.
             frozen: whether the moment stays.
+            gone: whether it has been deleted meanwhile.
         """
-        self._view, self._status, self._frozen = view, status, frozen
+        self._view, self._status, self._frozen, self._gone = view, status, frozen, gone
         self.refresh()
 
     @property
@@ -73,6 +74,8 @@ class HeaderBar(Widget):
             found.append(("PAUSED" if cause == "operator" else f"PAUSED {cause}", "warn"))
         if self._frozen:
             found.append(("FROZEN", "note"))
+        if self._gone:
+            found.append(("GONE", "bad"))
         if state == "stale":
             found.append((f"STALE {duration(round(max(0.0, time.time() - self._status.since) * 1e9))}", "bad"))
         elif state == "dead":

@@ -49,6 +49,7 @@ VIEWS: tuple[tuple[str, str], ...] = (
     ("events", "Events"),
 )
 KIND = "on=preempted"  # of events, for { and }, until another is given
+GONE = "this moment is no longer on disk"
 FROZEN_LOOKS = 4  # refreshes of a frozen screen, of which one looks how far the journal has come
 
 
@@ -85,7 +86,7 @@ class LookScreen(Screen[None]):
         self._kind, self._predicate = KIND, cast("Predicate | None", parse_predicate(KIND))
         self.now = time.monotonic  # seconds, by which counts end
         self._count, self._count_until = "", 0.0  # typed before a key, and until when it holds
-        self._trouble = ""
+        self._trouble, self._is_gone = "", False  # is_gone: what is shown can't be read again
         self._passed = 0  # refreshes since the last look
 
     def compose(self) -> ComposeResult:
@@ -158,9 +159,9 @@ class LookScreen(Screen[None]):
             self._paint()
             return
         self._passed = 0
-        shown, asked = self._view.moment if self._view else None, self._travel.has_ways
+        asked = self._travel.has_ways
         try:
-            seen = await asyncio.to_thread(self._travel.look, shown, self._detailed())
+            seen = await asyncio.to_thread(self._travel.look, self._view, self._detailed())
         except NanolensError as error:
             self._trouble_with(str(error), asked)
         else:
@@ -181,16 +182,25 @@ class LookScreen(Screen[None]):
 
     def _take(self, seen: Seen) -> None:
         was, self._view = self._view, seen.view
+        self._is_gone = seen.is_gone
         if was is None:
             self._show_view(self._active)
+        elif seen.is_gone:
+            self._show_gone()
         elif (was.moment, was.now_t) != (seen.view.moment, seen.view.now_t) or self._active == "detail":
             self._show_on(self.active, seen)
-
         if isinstance(self.active, DetailView) and seen.story is not None:
             if self._judge.is_due(seen.story.seq, seen.view):
                 self._judge.begin(seen.story.seq, seen.view)
                 self.run_worker(self._judged(self.active), group="verdict")
             self.active.show_verdict(*self._judge.said_of(seen.story.seq, seen.view))
+
+    def _show_gone(self) -> None:
+        """What is on the screen stays; what is not there can't be looked for."""
+        detail, view = self.active, self._view
+        if isinstance(detail, DetailView) and detail.selected_seq is not None and view is not None:
+            verdict, _ = self._judge.said_of(detail.selected_seq, view)
+            detail.show_verdict(verdict, "" if verdict else GONE)
 
     async def _judged(self, detail: DetailView) -> None:
         await asyncio.to_thread(self._judge.ask)
@@ -207,8 +217,9 @@ class LookScreen(Screen[None]):
         if self._count and self.now() > self._count_until:
             self._count = ""
         status = self.shown_status
-        self._header.show(self._view, status, self.is_frozen)
-        self._time.show(self._view, self.is_frozen, self._kind, self._count)
+        is_gone = self._is_gone and self.is_frozen
+        self._header.show(self._view, status, self.is_frozen, is_gone)
+        self._time.show(self._view, self.is_frozen, self._kind, self._count, is_gone)
         filtered = self._filters.get(self._active, "")
         self._tabs.show(self._active, f"/{filtered}" if filtered else status.message)
         can_steer = self._source.control is not None and status.state in ("live", "stale")

@@ -14,6 +14,8 @@ from ..clock_words import clock
 from ..units import duration
 from ..view import View
 
+GONE = "no longer on disk: g live, [ ] oldest kept"
+
 
 class TimeBar(Widget):
     """One line: state, the bar from the journal's beginning to its end, the step and the kind of event for { }."""
@@ -42,13 +44,13 @@ class TimeBar(Widget):
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
         self._view: View | None = None
-        self._frozen = False
+        self._frozen = self._gone = False
         self._kind = ""
         self._count = ""
         self._bar = (0, 0)  # first cell and number of cells
         self._dragging = False
 
-    def show(self, view: View | None, frozen: bool, kind: str, count: str) -> None:
+    def show(self, view: View | None, frozen: bool, kind: str, count: str, gone: bool = False) -> None:
         """Take what there is.
 
         Args:
@@ -56,8 +58,9 @@ class TimeBar(Widget):
             frozen: whether the moment stays.
             kind: predicate of the events that { and } go to.
             count: what was typed of a count.
+            gone: whether the moment has been deleted meanwhile.
         """
-        self._view, self._frozen, self._kind, self._count = view, frozen, kind, count
+        self._view, self._frozen, self._kind, self._count, self._gone = view, frozen, kind, count, gone
         self.refresh()
 
     def render(self) -> Text:
@@ -90,6 +93,8 @@ class TimeBar(Widget):
     def _right(self, view: View, width: int) -> str:
         if self._count:
             return f"count {self._count}"
+        if self._gone:
+            return GONE
         step = f"step {view.keyframe.step:,}"
         if view.keyframe.step < view.last.step:
             step += f" of {view.last.step:,}"

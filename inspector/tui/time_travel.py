@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ...errors import InspectError
 from ...telemetry.predicate import Predicate
 from ..clock_words import Jump
 from ..sources.source import Source
-from ..view import Moment, Story, View
+from ..view import Kept, Moment, Story, View
 
 
 class Way(Protocol):
@@ -71,10 +71,17 @@ class To:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a look gave."""
+    """What a look gave.
+
+    Attributes:
+        view: of the moment; where that is gone, what was shown of it, between the ticks that the run has now.
+        story: of the sequence that was asked for.
+        is_gone: whether the moment has been deleted to make room for newer ones.
+    """
 
     view: View
     story: Story | None
+    is_gone: bool = False
 
 
 class TimeTravel:
@@ -113,26 +120,53 @@ class TimeTravel:
         self._turns += 1
         self.moment = None
 
-    def look(self, shown: Moment | None, seq: int | None) -> Seen:
+    def look(self, shown: View | None, seq: int | None) -> Seen:
         """Go the ways there are, and look around. Blocks.
 
         Args:
-            shown: the moment on the screen, from where ways lead while it is live.
+            shown: what is on the screen, from where ways lead while it is live.
             seq: also ask for this sequence's story.
 
         Raises:
             InspectError: a way leads nowhere (the ways behind it are given up), or there is nothing to show.
         """
-        moment, turns = self.moment, self._turns
+        before, moment, turns = self.moment, self.moment, self._turns
         while self._ways:
-            start = moment or shown or self._source.view().moment
+            start = moment or (shown or self._source.view()).moment
             way = self._ways.popleft()
             try:
-                moment = way.go(self._source, start)
+                moment = self._gone_from(start, way)
             except InspectError:
                 self._ways.clear()
                 raise
             if turns == self._turns:
                 self.moment = moment
-        view = self._source.view(moment)
-        return Seen(view, None if seq is None else self._source.story(seq, view.moment, view.now_t))
+        try:
+            view = self._source.view(moment)
+            return Seen(view, None if seq is None else self._source.story(seq, view.moment, view.now_t))
+        except InspectError:
+            if shown is None or shown.moment != moment or (kept := self._left_of(moment)) is None:
+                if turns == self._turns:
+                    self.moment = before  # where the ways lead, there is nothing to show
+                raise
+            status = self._source.status
+            shown = replace(shown, is_live=False, later_ns=0, first=kept.first, last=kept.last, status=status)
+            return Seen(shown, None, is_gone=True)
+
+    def _gone_from(self, start: Moment, way: Way) -> Moment:
+        """Where a way leads; from a moment that is gone, steps and events lead to the oldest that is kept."""
+        try:
+            return way.go(self._source, start)
+        except InspectError:
+            names_a_moment = isinstance(way, To) and isinstance(way.place, Moment)
+            if names_a_moment or (kept := self._left_of(start)) is None:
+                raise
+            return kept.oldest
+
+    def _left_of(self, moment: Moment) -> Kept | None:
+        """What is left of a moment's run, where the moment itself is gone."""
+        try:
+            kept = self._source.kept(moment)
+        except InspectError:
+            return None
+        return kept if moment < kept.oldest else None

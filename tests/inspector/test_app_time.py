@@ -214,3 +214,45 @@ def test_a_frozen_screen_learns_how_far_the_journal_has_come() -> None:
         await driver.until(lambda: "step 28 of 1,234" in driver.text("time"))
 
     drive(scenario, source)
+
+
+def test_a_frozen_moment_that_is_deleted_is_said_to_be_gone_and_brackets_lead_to_what_is_kept() -> None:
+    async def scenario(driver: Driver) -> None:
+        driver.source.last -= 5
+        await driver.until(lambda: driver.frame == driver.source.last)
+        await driver.press("2")
+        await driver.until(lambda: ("verdict", driver.screen._seq) in driver.source.asked)
+        driver.now += 10  # the 2 was no count
+        await driver.press("space")
+        frozen = driver.frame
+        before = driver.text("time")
+        assert "GONE" not in driver.text("header")
+        await driver.until(lambda: not driver.screen.shown.is_live)  # type: ignore[union-attr]
+        statuses = driver.screen.active._states.caption  # type: ignore[union-attr]
+        driver.source.last += 5
+        driver.source.first = frozen + 3
+        await driver.until(lambda: "GONE" in driver.text("header"))
+        assert "FROZEN" in driver.text("header") and driver.frame == frozen and driver.told == []
+        assert "no longer on disk: g live, [ ] oldest kept" in driver.text("time") != before
+        assert driver.screen.active._states.caption == statuses  # type: ignore[union-attr]
+        behind = driver.screen.shown.last.t  # type: ignore[union-attr]
+        assert behind == driver.source.view().keyframe.t
+        await driver.press("right_square_bracket")
+        await driver.until(lambda: driver.frame == driver.source.first)
+        assert "GONE" not in driver.text("header") and "FROZEN" in driver.text("header")
+        assert "oldest kept" not in driver.text("time") and driver.told == []
+
+    drive(scenario, size=(80, 24))
+
+
+def test_from_a_moment_that_is_gone_g_goes_live() -> None:
+    async def scenario(driver: Driver) -> None:
+        await driver.press("left_square_bracket")
+        await driver.until(lambda: driver.frame == driver.source.last - 1)
+        driver.source.first = driver.source.last
+        await driver.until(lambda: "GONE" in driver.text("header"))
+        await driver.press("g")
+        await driver.until(lambda: "LIVE" in driver.text("header") and driver.frame == driver.source.last)
+        assert "GONE" not in driver.text("header")
+
+    drive(scenario)

@@ -29,7 +29,7 @@ from nanolens.telemetry.journal import JournalWriter
 from nanolens.telemetry.predicate import parse
 
 WORKS_UNTIL_KILLED = """
-import sys
+import sys, time
 from nanolens.engine.llm import LLM
 from nanolens.engine.sampling_params import SamplingParams
 llm = LLM("dummy:llama-tiny", device="cpu", num_blocks=24, block_size=4, max_num_seqs=4, journal=sys.argv[1])
@@ -39,6 +39,7 @@ for at in range(40):
     llm.engine.step()
 print("working", flush=True)
 while True:
+    time.sleep(0.01)  # its requests must not end before it is killed
     llm.engine.step()
 """
 
@@ -252,3 +253,23 @@ def test_where_no_journal_is_it_says_so(tmp_path: Path) -> None:
         JournalSource(tmp_path)
     with pytest.raises(InspectError, match="no such file or directory"):
         JournalSource(tmp_path / "missing")
+
+
+def test_as_the_oldest_segments_are_deleted_its_beginning_moves_on(tmp_path: Path) -> None:
+    engine = busy_engine(tmp_path, segment_bytes=6000)
+    source = opened(tmp_path)
+    oldest = source.at_time(0)
+    first = source.view(oldest).first
+    assert source.kept(oldest).oldest == oldest and source.kept(oldest).first == first
+    assert segment_path(tmp_path, "run", 5).exists()
+    for number in (1, 2, 3):
+        segment_path(tmp_path, "run", number).unlink()
+
+    kept = source.kept(oldest)
+    assert kept.oldest.segment == 4 and oldest < kept.oldest and kept.first > first
+    with pytest.raises(InspectError, match="segment 1 of run 'run' is no longer there"):
+        source.view(oldest)
+    for view in (source.view(), source.view(kept.oldest)):
+        assert (view.first, view.last) == (kept.first, kept.last)
+    source.close()
+    engine.close()

@@ -7,7 +7,7 @@ import pytest
 from fake_source import FakeSource
 from nanolens.errors import InspectError
 from nanolens.inspector.clock_words import Jump
-from nanolens.inspector.tui.time_travel import Steps, TimeTravel, To, ToEvent
+from nanolens.inspector.tui.time_travel import Steps, TimeTravel, To, ToEvent, Way
 from nanolens.inspector.view import Moment
 from nanolens.telemetry.predicate import parse
 
@@ -23,7 +23,7 @@ def test_steps_in_a_row_are_one_way() -> None:
     travel = TimeTravel(source)
     for count in (-5, -1, 2):
         travel.add(Steps(count))
-    assert travel.look(Moment(20, 0, 0), None).view.moment.segment == 16
+    assert travel.look(source.view(Moment(20, 0, 0)), None).view.moment.segment == 16
     assert source.asked == [("move", -4)]
 
 
@@ -33,14 +33,14 @@ def test_ways_are_gone_in_order() -> None:
     travel.add(Steps(-5))
     travel.add(To(Moment(9, 0, 0)))
     travel.add(Steps(1))
-    assert travel.look(Moment(20, 0, 0), None).view.moment.segment == 10
+    assert travel.look(source.view(Moment(20, 0, 0)), None).view.moment.segment == 10
 
 
 def test_no_steps_at_all_lead_nowhere_else() -> None:
     source = FakeSource()
     travel = TimeTravel(source)
     travel.add(To(Jump(steps=0)))
-    assert travel.look(Moment(7, 0, 0), None).view.moment == Moment(7, 0, 0)
+    assert travel.look(source.view(Moment(7, 0, 0)), None).view.moment == Moment(7, 0, 0)
     assert source.asked == []
 
 
@@ -48,7 +48,7 @@ def test_the_first_way_leads_from_what_is_on_the_screen() -> None:
     source = FakeSource()
     travel = TimeTravel(source)
     travel.add(Steps(-1))
-    assert travel.look(Moment(7, 0, 0), None).view.moment.segment == 6
+    assert travel.look(source.view(Moment(7, 0, 0)), None).view.moment.segment == 6
     assert travel.moment == Moment(6, 0, 0)
 
 
@@ -81,3 +81,41 @@ def test_a_story_is_told_of_the_moment() -> None:
     travel = TimeTravel(source)
     seen = travel.look(None, 2)
     assert seen.story is not None and seen.story.seq == 2 and source.asked == [("story", 2)]
+
+
+def test_what_was_shown_of_a_moment_that_is_deleted_stays_between_the_ticks_of_now() -> None:
+    source = FakeSource()
+    source.last -= 5
+    travel = TimeTravel(source)
+    travel.freeze(Moment(7, 0, 0))
+    shown = travel.look(None, None).view
+    source.first, source.last = 12, source.last + 5
+    seen = travel.look(shown, 3)
+    assert seen.is_gone and seen.story is None and seen.view.keyframe == shown.keyframe
+    first, last = (source.view(Moment(frame, 0, 0)).keyframe for frame in (source.first, source.last))
+    assert (seen.view.first.t, seen.view.last.t) == (first.t, last.t)
+    assert seen.view.last > shown.last or shown.last.t == last.t
+
+
+@pytest.mark.parametrize("way", [Steps(1), Steps(-1), Steps(-40), ToEvent(None, True), ToEvent(None, False),
+                                 To(Jump(steps=-3))])  # fmt: skip
+def test_from_a_moment_that_is_deleted_steps_and_events_lead_to_the_oldest_that_is_kept(way: Way) -> None:
+    source = FakeSource()
+    travel = TimeTravel(source)
+    travel.freeze(Moment(7, 0, 0))
+    shown = travel.look(None, None).view
+    source.first = 12
+    travel.add(way)
+    seen = travel.look(shown, None)
+    assert seen.view.moment == travel.moment == Moment(12, 0, 0) and not seen.is_gone
+
+
+def test_a_moment_that_is_deleted_is_no_place_to_go_to() -> None:
+    source = FakeSource()
+    source.first = 12
+    travel = TimeTravel(source)
+    travel.freeze(Moment(14, 0, 0))
+    travel.add(To(Moment(7, 0, 0)))
+    with pytest.raises(InspectError, match="no longer there"):
+        travel.look(source.view(Moment(14, 0, 0)), None)
+    assert travel.moment == Moment(14, 0, 0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from nanolens.errors import InspectError
-from nanolens.inspector.view import EventRow, Judgement, Moment, SourceStatus, Story, View
+from nanolens.inspector.view import EventRow, Judgement, Kept, Moment, SourceStatus, Story, Tick, View
 from nanolens.telemetry.predicate import Predicate
 from views import fake_run, judgement_of, story_of, view_of_fake_run
 
@@ -79,6 +79,7 @@ class FakeSource:
         asked: names and arguments of the calls.
         status_now: what `status` gives.
         change: applied to each view.
+        first: of the frames that are kept.
         trouble: what looks are refused with; "" for none.
         fail_start: what `start` is refused with; "" for none.
     """
@@ -91,7 +92,7 @@ class FakeSource:
         self.change: Callable[[View], View] = lambda view: view
         self.trouble = self.fail_start = ""
         self.closed = 0
-        self.last = len(fake_run())
+        self.first, self.last = 1, len(fake_run())
         self._views: dict[int, View] = {}
 
     @property
@@ -108,10 +109,15 @@ class FakeSource:
     def view(self, moment: Moment | None = None) -> View:
         if self.trouble:
             raise InspectError(self.trouble)
+        self._check(moment)
         at = moment.segment if moment else self.last
         if at not in self._views:
             self._views[at] = replace(view_of_fake_run(at), moment=Moment(at, 0, 0))
         return self.change(replace(self._views[at], is_live=moment is None, status=self.status_now))
+
+    def kept(self, moment: Moment) -> Kept:
+        oldest = Moment(self.first, 0, 0)
+        return Kept(oldest, self._tick(self.first), self._tick(self.last))
 
     def story(self, seq: int, moment: Moment, now_t: int = 0) -> Story | None:
         self.asked.append(("story", seq))
@@ -131,10 +137,12 @@ class FakeSource:
 
     def move(self, moment: Moment, steps: int) -> Moment:
         self.asked.append(("move", steps))
+        self._check(moment)
         return Moment(min(self.last, max(1, moment.segment + steps)), 0, 0)
 
     def find(self, moment: Moment, predicate: Predicate | None, forward: bool) -> EventRow | None:
         self.asked.append(("find", predicate.text if predicate else None, forward))
+        self._check(moment)
         frames = range(moment.segment + 1, self.last + 1) if forward else range(moment.segment - 1, 0, -1)
         for frame in frames:
             for event in fake_run()[frame - 1]:
@@ -142,8 +150,16 @@ class FakeSource:
                     return EventRow(Moment(frame, 0, 0), 0, 0, event)
         return None
 
+    def _check(self, moment: Moment | None) -> None:
+        if moment is not None and moment.segment < self.first:
+            raise InspectError(f"segment {moment.segment} is no longer there")
+
+    def _tick(self, frame: int) -> Tick:
+        keyframe = view_of_fake_run(frame).keyframe
+        return Tick(keyframe.step, keyframe.t)
+
     def _first(self, holds: Callable[[View], bool]) -> Moment:
-        for frame in range(1, self.last + 1):
+        for frame in range(self.first, self.last + 1):
             if holds(self.view(Moment(frame, 0, 0))):
                 return Moment(frame, 0, 0)
         return Moment(self.last, 0, 0)
