@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..errors import AuditError
 from .block_table import slot_of
 from .events import BlocksAllocated, BlocksCached, BlocksFreed, BlocksSwapped, Keyframe
 
 HASH_BYTES = 8  # of a block's hash in the journal
+MOST_BLOCKS = 1 << 24  # more than any device holds: what a journal claims beyond is damage
 
 
 class PoolState:
@@ -20,9 +22,14 @@ class PoolState:
         cached: block -> (hash, filling sequence) for blocks with cached content.
         referenced: number of blocks with references.
         slots: slots in use; each stands in one table.
+
+    Raises:
+        AuditError: no pool is of that size.
     """
 
     def __init__(self, num_blocks: int) -> None:
+        if not 0 <= num_blocks <= MOST_BLOCKS:
+            raise AuditError(f"a pool of {num_blocks:,} blocks: must be at most {MOST_BLOCKS:,}")
         self.num_blocks = num_blocks
         self.free: dict[int, None] = dict.fromkeys(range(num_blocks))
         self.refs = [0] * num_blocks

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from ..errors import JournalError
 from .events import AnyEvent, EngineStarted, EngineStopped, JournalDropped, Keyframe
 from .frames import FRAME_HEAD, SUFFIX, Header, decode_payload, first_tag, parse_header, parse_name
-from .segment_files import HEADER_BYTES, list_runs, read_frame, read_header
+from .segment_files import HEADER_BYTES, is_readable, list_runs, read_frame, read_header
 
 TAG_BYTES = 64
 JOIN_TAGS = frozenset({"engine.started", "keyframe", "journal.dropped"})
@@ -68,6 +68,8 @@ class JournalReader:
         if self._path.is_dir():
             self.run = self._find_run(run)
         elif self._path.exists():
+            if not self._path.is_file():
+                raise JournalError(f"{self._path}: no regular file; give a journal's directory or a segment of it")
             self._file = self._path
             header = read_header(self._path)
             if header is None:
@@ -140,7 +142,7 @@ class JournalReader:
             if file is not None:
                 gap = ""
                 if lost_from < number:
-                    gap = f"segments {lost_from} to {number - 1} were deleted before they were read"
+                    gap = _deleted(lost_from, number - 1)
                 lost_from = number + 1
                 with file:
                     for frame in self._read_segment(file, number, offset, waiting):
@@ -257,7 +259,7 @@ class JournalReader:
         try:
             for entry in os.scandir(self._path):
                 name = parse_name(entry.name)
-                if name is not None and name.run_id == self.run:
+                if name is not None and name.run_id == self.run and is_readable(entry):
                     found[name.number] = Path(entry.path)
         except FileNotFoundError:
             return {}
@@ -279,6 +281,12 @@ class JournalReader:
         if run not in runs:
             raise JournalError(f"{self._path}: holds no run {run!r}; its runs are {', '.join(runs)}")
         return run
+
+
+def _deleted(first: int, last: int) -> str:
+    if first == last:
+        return f"segment {first} was deleted before it was read"
+    return f"segments {first} to {last} were deleted before they were read"
 
 
 class _Waiting:

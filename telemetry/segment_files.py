@@ -23,12 +23,20 @@ def list_runs(directory: str | Path) -> list[str]:
     try:
         for entry in os.scandir(directory):
             name = parse_name(entry.name)
-            if name is not None:
+            if name is not None and is_readable(entry):
                 key = (entry.stat().st_mtime_ns, entry.name)
                 latest[name.run_id] = max(key, latest.get(name.run_id, key))
     except OSError as error:
         raise JournalError(f"{directory}: can't be read ({error.strerror})") from error
     return sorted(latest, key=lambda run: latest[run])
+
+
+def is_readable(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a file, or a link to one: opening a pipe would wait for its other end."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return True  # opening it tells why
 
 
 def is_segment(path: Path) -> bool:

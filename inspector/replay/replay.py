@@ -37,7 +37,7 @@ from ...telemetry.recorder import NullRecorder
 from .callbacks import Callbacks, is_pause
 from .comparison import tag
 from .recording import Recording
-from .requests import ReplayRequest, config_of, params_of
+from .requests import ReplayRequest, check_pool, config_of, params_of
 from .runner import Interrupted, ScriptedRunner, error_of
 from .script import Divergence, Script
 from .tokens import Tokens
@@ -64,6 +64,9 @@ def replay(recording: Recording) -> Result:
     Raises:
         JournalError: the recording can't be replayed: its settings, or no hashes of the prompts' blocks.
     """
+    wrong = check_pool(recording.started.num_blocks, config_of(recording.started))
+    if wrong:
+        raise JournalError(f"run {recording.run}: {wrong}")
     return Replay(recording).run()
 
 
@@ -275,8 +278,8 @@ def _require_hashes(recording: Recording, prefix_cache: bool) -> None:
     for arrived in recording.arrivals if prefix_cache else ():
         if arrived.num_prompt_tokens >= size and not arrived.block_hashes:
             raise JournalError(
-                f"request {arrived.request} arrived without the hashes of its blocks: the journal is of version "
-                f"{recording.started.version}, which did not record them, and a replay can't tell which prompts share"
+                f"request {arrived.request} arrived without the hashes of its blocks: the journal of nanolens "
+                f"{recording.started.version} does not hold them, and a replay can't tell which prompts share"
             )
 
 

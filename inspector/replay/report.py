@@ -45,7 +45,8 @@ def as_json(recording: Recording, result: Result) -> dict[str, Any]:
 
 
 def _same(recording: Recording, result: Result) -> list[str]:
-    counted = f"all {result.decisions:,} decisions came out the same"
+    all_of_it = f"all {result.decisions:,} decisions" if result.decisions != 1 else "its one decision"
+    counted = f"{all_of_it} came out the same"
     line = f"run {recording.run}: {counted}: {plural(result.steps, 'step')}, " + plural(
         len(recording.arrivals), "request"
     )

@@ -16,6 +16,19 @@ _SETTINGS = {f.name for f in dataclasses.fields(EngineConfig)} - set(_ELSEWHERE)
 _PARAMS = {f.name for f in dataclasses.fields(SamplingParams)}
 
 
+MOST_BLOCKS = 1 << 21
+
+
+def check_pool(num_blocks: int, config: EngineConfig) -> str:
+    """What is wrong with a pool's size for a replay, which keeps a record of each block; "" if nothing is."""
+    pools = {"num_blocks": num_blocks, "host_blocks": config.host_blocks, "disk_blocks": config.disk_blocks}
+    total = sum(pools.values())
+    if total <= MOST_BLOCKS:
+        return ""
+    told = ", ".join(f"{name}={count}" for name, count in pools.items() if count)
+    return f"{told}: a replay has room for {MOST_BLOCKS:,} blocks"
+
+
 def config_of(started: EngineStarted) -> EngineConfig:
     """The settings of a run, without what goes to files and other processes.
 

@@ -11,7 +11,7 @@ from ..out_file import writing
 from .recording import Recording
 from .simulate import Simulated, WhatIf
 from .simulate_report import as_json, sweep_lines, sweep_svg, what_if_lines
-from .simulate_settings import parse_setting, parse_sweep
+from .simulate_settings import Setting, parse_setting, parse_sweep
 
 
 def run_what_if(
@@ -37,12 +37,31 @@ def run_what_if(
         raise InvalidConfig("--plot draws a sweep: give --sweep too")
     what_if = WhatIf(recording)
     base = what_if.run()
-    found = [what_if.run([*settings, value]) for value in swept] if swept else [what_if.run(settings)]
+    found, unfit = _swept(what_if, settings, swept) if swept else ([what_if.run(settings)], {})
     if plot is not None:
         _write(Path(plot), sweep_svg(what_if, found))
     if json_wanted:
-        return [json.dumps(as_json(what_if, base, found))]
-    return _lines(what_if, base, found, swept=bool(swept))
+        return [json.dumps(as_json(what_if, base, found) | {"unfit": unfit})]
+    lines = _lines(what_if, base, found, swept=bool(swept))
+    return lines + [f"{value} is left out: {why}" for value, why in unfit.items()]
+
+
+def _swept(what_if: WhatIf, settings: list[Setting], swept: list[Setting]) -> tuple[list[Simulated], dict[str, str]]:
+    """The simulations of a sweep; and the values that can't be, each with the reason.
+
+    Raises:
+        InvalidConfig: none can be.
+    """
+    found: list[Simulated] = []
+    unfit: dict[str, str] = {}
+    for value in swept:
+        try:
+            found.append(what_if.run([*settings, value]))
+        except InvalidConfig as error:
+            unfit[str(value)] = str(error)
+            if len(unfit) == len(swept):
+                raise
+    return found, unfit
 
 
 def _lines(what_if: WhatIf, base: Simulated, found: list[Simulated], swept: bool) -> list[str]:

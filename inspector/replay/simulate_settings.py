@@ -9,7 +9,7 @@ from typing import Union, get_args, get_type_hints
 from ...engine.config import EngineConfig
 from ...errors import InvalidConfig
 from ...telemetry.events import EngineStarted
-from .requests import config_of
+from .requests import check_pool, config_of
 
 Value = Union[str, int, float, bool, None]
 SETTABLE = (
@@ -85,6 +85,9 @@ def changed_start(started: EngineStarted, settings: list[Setting]) -> tuple[Engi
         raise InvalidConfig("num_blocks=none: must be a number here: no device is there to size the pool by")
     if changed.preemption_mode == "swap" and not changed.host_blocks + changed.disk_blocks:
         raise InvalidConfig("preemption_mode=swap without host_blocks: nowhere to swap to; set host_blocks too")
+    wrong = check_pool(changed.num_blocks, changed)
+    if wrong:
+        raise InvalidConfig(wrong)
     return changed, changed.num_blocks
 
 
@@ -109,6 +112,8 @@ def _value(name: str, text: str, started: EngineStarted) -> Value:
             raise InvalidConfig(f"{name}={text}: nothing to multiply: it was {recorded} in the recorded run")
         if times is None:
             raise InvalidConfig(f"{name}={text}: must be a number before the x, as in 2x")
+        if times <= 0:
+            raise InvalidConfig(f"{name}={text}: must be a number above 0 before the x, as in 0.5x")
         product = recorded * times
         return max(1, round(product)) if int in kinds else product
     number = _number(text)
@@ -129,7 +134,8 @@ def _checked(name: str, value: Value, text: str) -> Setting:
     try:
         config = EngineConfig(**{name: value})  # type: ignore[arg-type]
     except InvalidConfig as error:
-        raise InvalidConfig(f"{text}: {error}") from None
+        told = str(error)
+        raise InvalidConfig(told if told.startswith(f"{name}=") else f"{text}: {told}") from None
     return Setting(name, getattr(config, name))
 
 

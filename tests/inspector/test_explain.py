@@ -295,3 +295,13 @@ def test_a_run_that_is_not_there(short_pool: Path, tmp_path: Path, capsys: Outpu
     assert "holds no run 'other'" in refused(capsys, short_pool, "--run", "other")
     spans = spans_of(short_pool, tmp_path / "spans.json", capsys)
     assert "of run 'other'" in refused(capsys, "--spans", spans, "--run", "other")
+
+
+def test_where_none_has_ended_those_that_live_are_named(tmp_path: Path, capsys: Output) -> None:
+    engine, _ = planted_causes.timed_engine()
+    engine.add_request(planted_causes.prompt(8), None, request_id="hung")
+    engine.step()
+    journal = written(engine, tmp_path)
+    assert main(["explain", str(journal)]) == 2
+    assert capsys.readouterr().err.endswith("no request has ended; name one of those that live: hung\n")
+    assert said(capsys, journal, "hung")[0].startswith("hung lives and has taken")

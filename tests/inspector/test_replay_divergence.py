@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nanolens.errors import JournalError
 from nanolens.inspector.replay.recording import read_recording, record_frames
 from nanolens.inspector.replay.replay import Result, replay
 from nanolens.inspector.replay.report import report
@@ -258,3 +259,23 @@ def test_a_reader_that_goes_early_hides_no_divergence(
     monkeypatch.setattr("nanolens.inspector.trace_cli.silence_output", lambda: None)
     monkeypatch.setattr(sys, "stdout", LeftByItsReader())
     assert main(["replay", str(tmp_path), *wanted]) == 1
+
+
+@pytest.mark.parametrize("num_blocks", [(1 << 21) + 1, (1 << 31) - 1])
+def test_a_pool_that_no_memory_holds_is_refused(journal: Path, num_blocks: int) -> None:
+    frames = frames_of(journal)
+    started: Any = frames[0][0]
+    started.num_blocks = num_blocks
+    with pytest.raises(JournalError, match="a replay has room for 2,097,152 blocks"):
+        replay(record_frames("run", frames))
+
+
+def test_nothing_is_allocated_for_a_pool_that_no_device_has(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frames = frames_of(journal)
+    started: Any = frames[0][0]
+    started.num_blocks = (1 << 31) - 1
+    write_journal(tmp_path, frames)
+    assert main(["explain", str(tmp_path)]) == 2
+    assert "a pool of 2,147,483,647 blocks: must be at most 16,777,216" in capsys.readouterr().err

@@ -206,6 +206,10 @@ def test_a_range_rises_in_equal_ratios_and_a_list_is_taken_as_it_is(tmp_path: Pa
         (["--set", "num_blocks=many"], "must be a whole number"),
         (["--set", "num_blocks=twox"], "must be a number before the x"),
         (["--set", "num_blocks=none"], "must be a number here"),
+        (["--set", "num_blocks=2147483647"], "num_blocks=2147483647: a replay has room for 2,097,152 blocks"),
+        (["--set", "host_blocks=3000000"], "host_blocks=3000000: a replay has room for 2,097,152 blocks"),
+        (["--sweep", "num_blocks=1,2"], "blocks are needed"),
+        (["--set", "max_num_seqs=0x"], "max_num_seqs=0x: must be a number above 0 before the x"),
         (["--set", "num_blocks=3"], "blocks are needed"),
         (["--set", "max_prefill_chunk=2x"], "nothing to multiply: it was None"),
         (["--set", "policy=best"], "must be one of fcfs, priority, sjf"),
@@ -224,6 +228,22 @@ def test_impossible_settings_are_told_in_one_line(
     timed_run(tmp_path, requests=12)
     code, out, err = run_cli(capsys, str(tmp_path), *arguments)
     assert code == 2 and not out and words in err and err.count("\n") == 1
+
+
+def test_what_is_wrong_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    timed_run(tmp_path, requests=12)
+    assert run_cli(capsys, str(tmp_path), "--set", "num_blocks=0")[2].count("num_blocks=0") == 1
+
+
+def test_a_value_of_a_sweep_that_cannot_be_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    timed_run(tmp_path, requests=12)
+    sweep = ("--sweep", "num_blocks=3,96,1000000000,192")
+    code, out, _ = run_cli(capsys, str(tmp_path), *sweep)
+    left_out = [line.split(": ")[0] for line in out.splitlines() if "is left out" in line]
+    assert (code, left_out) == (0, ["num_blocks=3 is left out", "num_blocks=1000000000 is left out"])
+    found = json.loads(run_cli(capsys, str(tmp_path), *sweep, "--json")[1])
+    assert [each["settings"]["num_blocks"] for each in found["what_if"]] == [96, 192]
+    assert list(found["unfit"]) == ["num_blocks=3", "num_blocks=1000000000"]
 
 
 def test_too_few_steps_and_an_empty_run_are_told(tmp_path: Path) -> None:

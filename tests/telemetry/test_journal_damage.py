@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 from zlib import crc32
@@ -139,3 +140,25 @@ def test_an_empty_directory_and_a_missing_path_say_so(tmp_path: Path) -> None:
 def test_a_header_reads_from_its_own_bytes_only() -> None:
     assert parse_header(b"", "x") is None
     assert parse_header(b"nano", "x") is None
+
+
+def test_a_pipe_is_no_segment(tmp_path: Path) -> None:
+    path, _, _ = one_segment(tmp_path)
+    pipe = path.with_name("run-000002.journal")
+    os.mkfifo(pipe)
+    assert times(tmp_path) == [0, 1, 2]
+    with pytest.raises(JournalError, match="no regular file"):
+        JournalReader(pipe)
+    path.unlink()
+    with pytest.raises(JournalError, match="holds no journal"):
+        JournalReader(tmp_path)
+
+
+def test_one_deleted_segment_is_told_as_one(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path, segment_bytes=100)
+    for i in range(30):
+        writer.append(marks(1, i))
+    writer.close()
+    (tmp_path / "run-000003.journal").unlink()
+    gaps = [frame.gap for frame in JournalReader(tmp_path).frames() if frame.gap]
+    assert gaps == ["segment 3 was deleted before it was read"]
