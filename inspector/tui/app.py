@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.theme import Theme
 
@@ -77,6 +78,7 @@ class NanoInspectApp(App[str]):
     TITLE = "nano-inspect"
     ENABLE_COMMAND_PALETTE = True
 
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "suspend_process", "Suspend", show=False)]
     CSS: ClassVar[str] = """
     Toast { max-width: 70; }
     ToastRack { margin-bottom: 2; }

@@ -43,6 +43,7 @@ SECTIONS: tuple[tuple[str, Keys], ...] = (
         ("y", "copy the id under the cursor"),
         ("o", "open another server or journal"),
         ("ctrl+p", "all commands, and themes"),
+        ("ctrl+z", "suspend to the shell; fg comes back"),
         ("?, q", "this help, quit"),
     )),
 )  # fmt: skip

@@ -9,7 +9,12 @@ const plain = (text) => text.replace(/\x1b\[[0-?]*[ -/]*[@-~]/g, " ").replace(/\
   const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
   try {
     const page = await browser.newPage({ viewport: { width: 1280, height: 800 } });
-    await page.route((at) => at.origin !== new URL(url).origin, (route) => route.abort());
+    const foreign = []; // addresses of other machines that the page asks for, whether or not it may load them
+    await page.route((at) => at.origin !== new URL(url).origin, (route) => {
+      foreign.push(route.request().url());
+      return route.abort();
+    });
+    page.on("console", (said) => { if (/Content Security Policy/.test(said.text())) foreign.push(said.text()); });
     let sent = "";
     page.on("websocket", (socket) =>
       socket.on("framereceived", ({ payload }) => { sent += payload.toString("utf-8"); }),
@@ -36,7 +41,7 @@ const plain = (text) => text.replace(/\x1b\[[0-?]*[ -/]*[@-~]/g, " ").replace(/\
     const blocks = await until(/by owner/);
     await page.keyboard.press("q");
     await page.waitForSelector("body.-closed", { timeout: 30000 });
-    console.log(JSON.stringify({ first, blocks, closed: true }));
+    console.log(JSON.stringify({ first, blocks, foreign, closed: true }));
   } finally {
     await browser.close();
   }

@@ -53,6 +53,7 @@ def test_a_browser_shows_the_sequences_takes_a_key_and_sees_the_end(
         seen = json.loads(done.stdout)
         assert "37 live sequences" in seen["first"] and "agent-16" in seen["first"]
         assert "shared" in seen["blocks"] and seen["closed"]
+        assert seen["foreign"] == []  # nothing of another machine, and nothing that the page's policy forbids
         assert picture.stat().st_size > 20_000  # not an empty page
     finally:
         server.send_signal(signal.SIGINT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -21,9 +22,19 @@ MODES = "#{alternate_on} #{mouse_any_flag} #{cursor_flag} #{bracket_paste_flag}"
 
 
 class Terminal:
-    """A tmux server of its own, with one terminal, in which a shell runs one command."""
+    """A tmux server of its own, with one terminal, in which a shell runs one command.
 
-    def __init__(self, tmux: str, folder: Path, arguments: list[str], size: tuple[int, int]) -> None:
+    Args:
+        tmux: the program.
+        folder: for its files.
+        arguments: of nano-inspect.
+        size: of the terminal.
+        job_control: whether the command is typed into an interactive shell, whose prompt is "$".
+    """
+
+    def __init__(
+        self, tmux: str, folder: Path, arguments: list[str], size: tuple[int, int], job_control: bool
+    ) -> None:
         self._tmux = [tmux, "-L", f"nanolens-{uuid.uuid4().hex[:12]}", "-f", "/dev/null"]
         command = shlex.join([sys.executable, "-P", "-m", "nanolens.inspector.inspect_cli", *arguments])
         self._before, self._after = folder / "before", folder / "after"
@@ -32,6 +43,13 @@ class Terminal:
             f"unset COLUMNS LINES\necho '{BEFORE}'\nstty -g >{shlex.quote(str(self._before))}\n{command}\ncode=$?\n"
             f'stty -g >{shlex.quote(str(self._after))}\necho "exit code $code"\nexec cat\n'
         )
+        if job_control:
+            self._do("new-session", "-d", "-x", str(size[0]), "-y", str(size[1]),
+                     f"env -u COLUMNS -u LINES PS1='$ ' {shutil.which('bash')} --norc --noprofile -i")  # fmt: skip
+            self.until(r"\$")
+            self.type(f"echo '{BEFORE}'; {command}")
+            self.press("Enter")
+            return
         self._do("new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), f"sh {shlex.quote(str(script))}")
 
     def _do(self, *words: str) -> str:
@@ -63,8 +81,12 @@ class Terminal:
         """The terminal is as it was before the command, which ended with 0."""
         text = self.until(r"exit code \d+")
         assert text.splitlines()[:2] == [BEFORE, "exit code 0"], text
-        assert self._do("display-message", "-p", MODES).split()[:3] == ["0", "0", "1"]
+        assert self.modes()[:3] == ["0", "0", "1"]
         assert self._after.read_text() == self._before.read_text()
+
+    def modes(self) -> list[str]:
+        """MODES now."""
+        return self._do("display-message", "-p", MODES).split()
 
     def close(self) -> None:
         subprocess.run([*self._tmux, "kill-server"], capture_output=True, timeout=30)
@@ -75,8 +97,8 @@ def open_terminal(require: Callable[[str], str], tmp_path: Path) -> Iterator[Cal
     tmux = require("tmux")
     opened: list[Terminal] = []
 
-    def build(arguments: list[str], size: tuple[int, int] = (120, 40)) -> Terminal:
-        opened.append(Terminal(tmux, tmp_path, arguments, size))
+    def build(arguments: list[str], size: tuple[int, int] = (120, 40), job_control: bool = False) -> Terminal:
+        opened.append(Terminal(tmux, tmp_path, arguments, size, job_control))
         return opened[-1]
 
     yield build
@@ -144,3 +166,23 @@ def test_what_is_no_journal_is_said_in_a_line_and_leaves_the_terminal_alone(
     terminal = open_terminal([str(tmp_path / "empty")])
     text = terminal.until(r"exit code 1")
     assert text.splitlines()[0] == BEFORE and "nano-inspect: " in text
+
+
+def test_ctrl_z_gives_the_terminal_back_and_fg_shows_the_screen_again(
+    open_terminal: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal"
+    record(journal)
+    terminal = open_terminal([str(journal)], job_control=True)
+    terminal.until(r"37 live sequences", r"q quit")
+    terminal.press("C-z")
+    text = terminal.until(r"(?i)stopped|suspended")
+    assert BEFORE in text and "live sequences" not in text
+    assert terminal.modes()[:3] == ["0", "0", "1"]
+    terminal.press("fg", "Enter")
+    terminal.until(r"37 live sequences", r"q quit")
+    terminal.press("5")
+    terminal.until(r"interval")
+    terminal.press("q")
+    terminal.until(r"(?m)^\$ *$")
+    assert terminal.modes()[:3] == ["0", "0", "1"]

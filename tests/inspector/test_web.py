@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import socket
 import sys
@@ -35,7 +36,7 @@ def test_other_sites_are_turned_away(host: str | None, origin: str | None, own: 
     assert web.is_own(host, origin, 8765) is own
 
 
-def test_a_page_of_another_site_gets_no_websocket() -> None:
+def test_a_page_of_another_site_gets_no_websocket_and_the_own_page_loads_nothing_from_elsewhere() -> None:
     pytest.importorskip("textual_serve")
     from aiohttp import ClientSession, WSServerHandshakeError
     from aiohttp import web as aio
@@ -45,16 +46,25 @@ def test_a_page_of_another_site_gets_no_websocket() -> None:
         port = free.getsockname()[1]
     server = web._server("true", port)
 
-    async def check() -> list[int]:
+    def own(address: str) -> bool:
+        return address.startswith((f"http://127.0.0.1:{port}", f"http://localhost:{port}"))
+
+    async def check() -> list[int | list[str]]:
         runner = aio.AppRunner(await server._make_app())
         await runner.setup()
         await aio.TCPSite(runner, "127.0.0.1", port).start()
-        found = []
+        found: list[int | list[str]] = []
         try:
             async with ClientSession() as session:
                 base = f"http://127.0.0.1:{port}"
                 async with session.get(f"{base}/") as answer:
                     found.append(answer.status)
+                    policy, page = answer.headers["Content-Security-Policy"], await answer.text()
+                    found.append([at for at in re.findall(r"https?://[^\s\"';]+", page + policy) if not own(at)])
+                    loaded = re.findall(r'(?:href|src)="(http[^"]+)"', page)
+                for at in loaded:
+                    async with session.get(at) as answer:
+                        found.append(answer.status)
                 async with session.get(f"{base}/", headers={"Host": "elsewhere.example"}) as answer:
                     found.append(answer.status)
                 try:
@@ -65,4 +75,4 @@ def test_a_page_of_another_site_gets_no_websocket() -> None:
             await runner.cleanup()
         return found
 
-    assert asyncio.run(check()) == [200, 403, 403]
+    assert asyncio.run(check()) == [200, [], 200, 200, 403, 403]
