@@ -69,10 +69,12 @@ def figures(tracks: LatencyTracks, cut: Container[int] = ()) -> Figures:
         last_t = max(last_t, last.end_t)
         tokens += sum(track.num_output_tokens for track in own)
         e2e.append(last.end_t - request.arrived_t)
-        if last.first_token_t:
-            ttft.append(last.first_token_t - request.arrived_t)
-            if last.num_output_tokens > 1:
-                itl.append((last.last_token_t - last.first_token_t) / (last.num_output_tokens - 1))
+        having = [track for track in own if track.first_token_t]
+        if having:
+            ttft.append(min(track.first_token_t for track in having) - request.arrived_t)
+            gaps = sum(track.num_output_tokens - 1 for track in having)
+            if gaps:
+                itl.append(sum(track.last_token_t - track.first_token_t for track in having) / gaps)
     span = (last_t - first_t) / 1e9
     return Figures(
         *_quantiles(ttft), *_quantiles(itl), *_quantiles(e2e), tokens / span if span else float("nan"),

@@ -15,6 +15,7 @@ from nanolens.engine.sampling_params import SamplingParams
 from nanolens.inspector.explain_view import explained_lines
 from nanolens.inspector.explained import explain
 from nanolens.inspector.latency_reading import LatencyReading
+from nanolens.inspector.replay.simulate_figures import figures
 from nanolens.inspector.trace_cli import main
 from nanolens.inspector.trace_text import Paint
 from nanolens.telemetry.event_json import event_as_dict
@@ -110,6 +111,8 @@ def test_the_first_token_is_that_of_the_sibling_that_had_it_first(tmp_path: Path
     assert int(row["ttft_ns"]) == b.ttft_ns == sum(b.ttft_parts.values())
     gaps = sum(track.last_token_t - track.first_token_t for track in b.siblings)
     assert int(row["itl_ns"]) == round(gaps / (3 * 7))
+    same = figures(latency.tracks, set())
+    assert (round(same.ttft_p50 * 1e9), round(same.itl_p50 * 1e9)) == (b.ttft_ns, int(row["itl_ns"]))
     assert f"The first token of req-0 took {b.ttft_ns / 1e6:.1f} ms" in verdict(latency, b, "ttft").headline
 
 
