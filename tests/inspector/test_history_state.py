@@ -13,6 +13,8 @@ from nanolens.engine.sampling_params import SamplingParams
 from nanolens.inspector.history.history import History
 from nanolens.inspector.view import Moment
 from nanolens.telemetry.differences import keyframe_differences
+from nanolens.telemetry.reader import JournalReader
+from nanolens.telemetry.state import EngineState
 from real_engine import prompt_of, tiny_llm
 
 MOMENTS = 200
@@ -85,3 +87,36 @@ def test_a_state_that_was_given_does_not_change(tmp_path: Path) -> None:
     early = history.keyframe(moments[100]).keyframe
     history.keyframe(moments[130])
     assert keyframe_differences(early, recording.own[moments[100]]) == []
+
+
+def test_amid_a_frame_only_the_events_up_to_there_have_happened(tmp_path: Path) -> None:
+    witnessed_run(tmp_path, policy="priority", preemption_mode="swap")
+    state, own = EngineState(), {}
+    for frame in JournalReader(tmp_path).frames():
+        for count, event in enumerate(frame.events, 1):
+            state.apply(event)
+            if count < len(frame.events):
+                own[Moment(frame.segment, frame.offset, count)] = state.to_keyframe()
+    rng = random.Random(7)
+    moments = sorted(rng.sample(sorted(own), MOMENTS))
+    recording, history = Recording(tmp_path, own), History(tmp_path)
+    check(recording, history, moments)
+    check(recording, history, rng.sample(moments, len(moments)))
+    check(recording, History(tmp_path), rng.sample(moments, len(moments)))
+
+
+def test_checkpoints_take_no_more_memory_than_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = witnessed_run(tmp_path, commands=500, keyframe_ns=1 << 60, policy="priority")
+    monkeypatch.setattr("nanolens.inspector.history.states._CHECKPOINT_EVENTS", 50)
+    monkeypatch.setattr("nanolens.inspector.history.states._CHECKPOINT_BYTES", 1 << 20)
+    history = History(tmp_path)
+    moments = sorted(recording.own)
+    check(recording, history, moments)
+    kept = history._states._checkpoints
+    whole, largest = sum(map(len, kept.values())), max(map(len, kept.values()))
+    assert len(kept) > 5
+    limit = whole // 2
+    monkeypatch.setattr("nanolens.inspector.history.states._MAX_BYTES", limit)
+    bounded = History(tmp_path)
+    check(recording, bounded, moments)
+    assert limit - largest <= sum(map(len, bounded._states._checkpoints.values())) <= limit
