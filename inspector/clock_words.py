@@ -26,6 +26,12 @@ def clock(t: int, wall_offset_ns: int, decimals: int = 0) -> str:
     return f"{text}.{at.microsecond // 10 ** (6 - decimals):0{decimals}d}" if decimals else text
 
 
+def iso(t: int, wall_offset_ns: int) -> str:
+    """Clock nanoseconds as this machine's date and time with its zone, ISO 8601, to a microsecond."""
+    seconds, ns = divmod(t + wall_offset_ns, NS)
+    return datetime.fromtimestamp(seconds).astimezone().replace(microsecond=ns // 1000).isoformat("T", "microseconds")
+
+
 class Jump:
     """Where somebody wants to go, in one of the ways there are.
 

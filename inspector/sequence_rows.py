@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 from ..telemetry.event_fields import FINAL, STATUSES
 from ..telemetry.events import SequenceSnapshot
-from .export import Table, Value
+from .export import Table, in_seconds
 from .filters import Field
 from .view import StepRow, View
 
 STATES = tuple(status for status in STATUSES if status not in FINAL)
 RESIDENCIES = ("none", "device", "host", "disk")
-NS_PER_S = 1e9
 
 
 class SequenceRow(NamedTuple):
@@ -74,8 +73,7 @@ def sequence_rows(view: View) -> list[SequenceRow]:
 
 def sequence_table(rows: Sequence[SequenceRow]) -> Table:
     """Rows for an export; durations in seconds."""
-    columns = [f"{name[:-3]}_s" if name.endswith("_ns") else name for name in SequenceRow._fields]
-    return Table("sequences", columns, [_values(row) for row in rows])
+    return in_seconds("sequences", SequenceRow._fields, rows)
 
 
 class Intervals:
@@ -117,10 +115,3 @@ def _row(s: SequenceSnapshot, t: int, intervals: Intervals) -> SequenceRow:
         s.num_prompt_tokens, s.num_cached_tokens, s.num_computed_tokens, s.num_output_tokens, len(s.block_table),
         s.residency, s.num_preemptions, s.first_token_t - s.arrived_t if s.first_token_t else None, intervals.last(s),
     )  # fmt: skip
-
-
-def _values(row: SequenceRow) -> list[Value]:
-    return [
-        value / NS_PER_S if name.endswith("_ns") and isinstance(value, int) else value
-        for name, value in zip(SequenceRow._fields, row, strict=True)
-    ]

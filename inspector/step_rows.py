@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 
 from ..telemetry.events import Keyframe, SequencePreempted, StatusChanged
+from ..telemetry.rank_skew import rank_skew
+from .clock_words import iso
 from .describe import plural
+from .export import NS_PER_S, Table, in_seconds
 from .view import StepRow, View
 
 PARTS = ("plan", "launch", "device", "read", "gap")
@@ -27,6 +30,8 @@ class StepLine:
         prefill_tokens: in these.
         tokens: all that it computes.
         sampled: tokens that were kept.
+        skew_ns: how much longer the slowest rank computed than the fastest one, where several share the model.
+        straggler: that rank; -1 where there is one rank, or it is not known yet.
     """
 
     step: int
@@ -53,6 +58,8 @@ class StepLine:
     hit_tokens: int
     graph: bool
     padding: int
+    skew_ns: int = 0
+    straggler: int = -1
 
     def part_ns(self, part: str) -> int:
         """One of PARTS."""
@@ -76,9 +83,22 @@ def step_lines(view: View) -> list[StepLine]:
     return [_line(row, last_read) for row in view.steps]
 
 
+def step_table(lines: Sequence[StepLine], view: View | None) -> Table:
+    """Steps for an export: durations in seconds; `seconds` from the engine's start to the plan, and its time."""
+    if view is None:
+        return Table("steps", [field.name for field in fields(StepLine)], [])
+    started = view.keyframe.started
+    names = ["step", "seconds", *(field.name for field in fields(StepLine) if field.name not in ("step", "t")), "time"]
+    rows = []
+    for line in lines:
+        step, t, *rest = astuple(line)
+        rows.append([step, (t - started.t) / NS_PER_S, *rest, iso(t, started.wall_offset_ns)])
+    return in_seconds("steps", names, rows)
+
+
 def _line(row: StepRow, last_read: int) -> StepLine:
     planned, finished = row.planned, row.finished
-    prefill = row.num_prefill_tokens
+    prefill, skew = row.num_prefill_tokens, rank_skew(row.ranks) if row.ranks is not None else None
     return StepLine(
         step=planned.step,
         t=planned.t,
@@ -104,6 +124,8 @@ def _line(row: StepRow, last_read: int) -> StepLine:
         hit_tokens=row.hit_tokens,
         graph=finished.graph if finished else False,
         padding=finished.padding if finished else 0,
+        skew_ns=skew.spread_ns if skew else 0,
+        straggler=skew.slowest if skew else -1,
     )
 
 

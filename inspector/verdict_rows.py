@@ -59,4 +59,4 @@ def blamed_table(seq: int, rows: Sequence[BlamedRow]) -> Table:
     values: list[list[Value]] = [
         [row.part, row.request, row.seq, row.weight_ns / NS_PER_S, row.of_life, row.words, row.step] for row in rows
     ]
-    return Table(f"sequence-{seq}-culprits", ["part", "request", "seq", "seconds", "share", "words", "step"], values)
+    return Table(f"sequence-{seq}-culprits", ["part", "request", "seq", "spent_s", "share", "words", "step"], values)

@@ -22,6 +22,7 @@ from ...telemetry.events import (
     SwapFinished,
 )
 from ...telemetry.predicate import Predicate, parse
+from ..clock_words import iso
 from ..describe import describe, sequences_of
 from ..export import Table
 from ..view import EventRow, Moment, View
@@ -30,6 +31,7 @@ from .live_table import LiveTable
 from .messages import MomentChosen, SequenceChosen
 
 NS = 1_000_000_000
+EXPORTED = ("seconds", "step", "event", "sequences", "what", "time")
 MAX_NAMES = 50_000  # sequences whose request is known, before those that have ended are forgotten
 WIDE = 110  # characters from which on the events' tags are shown too
 WARNINGS = frozenset({
@@ -111,12 +113,15 @@ class EventsView(Vertical):
 
     def exported(self) -> Table:
         """The events as they are shown."""
+        if self._view is None:
+            return Table("events", EXPORTED, [])
+        started = self._view.keyframe.started
         rows = [
-            (row.t / NS, row.step, tag_of(row.event.__class__), " ".join(map(str, sequences_of(row.event))),
-             describe(row.event))
+            ((row.t - started.t) / NS, row.step, tag_of(row.event.__class__),
+             " ".join(map(str, sequences_of(row.event))), describe(row.event), iso(row.t, started.wall_offset_ns))
             for row in self._table.rows
         ]  # fmt: skip
-        return Table("events", ("t", "step", "event", "sequences", "what"), rows)
+        return Table("events", EXPORTED, rows)
 
     @property
     def selected_seq(self) -> int | None:

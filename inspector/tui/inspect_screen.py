@@ -11,7 +11,8 @@ from textual.binding import Binding, BindingType
 
 from ...errors import InspectError, InvalidRequest
 from ...telemetry.predicate import parse as parse_predicate
-from ..clock_words import WAYS_THERE, Jump, read_jump
+from ..clock_words import WAYS_THERE, Jump, iso, read_jump
+from ..export import Shown
 from ..sources.source import Source
 from .breakpoints_screen import BreakpointsScreen
 from .dialogs import ChoiceScreen
@@ -262,11 +263,12 @@ class InspectScreen(LookScreen):
         form = await self.app.push_screen_wait(ChoiceScreen("Export what is shown", FORMATS))
         if not form or self._view is None:
             return
-        table = self.active.exported()
+        table, started = self.active.exported(), self._view.keyframe.started
+        shown = Shown(started.run_id, self._view.keyframe.step, iso(self._view.now_t, started.wall_offset_ns))
         await self._clear_toasts()
         screenshot = self.app.export_screenshot(title=f"nano-inspect: {table.title}") if form == "svg" else ""
         try:
-            path = write_export(self.nano_app.export_dir, form, table, self._view.keyframe.step, screenshot)
+            path = write_export(self.nano_app.export_dir, form, table, shown, screenshot)
         except OSError as error:
             self.notify(f"can't be written: {error}", title="Export", severity="error", markup=False)
         else:

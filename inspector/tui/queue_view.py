@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.widgets import Static
 
 from ...errors import InspectError
-from ..export import Table
+from ..export import Table, in_seconds
 from ..filters import Field, Filter, parse_filter
 from ..queue_rows import WORDS, Holder, QueueRow, head_wait, holders, queue_rows
 from ..units import duration
@@ -135,7 +135,7 @@ class QueueView(Vertical):
     def exported(self) -> Table:
         """The queue as it is shown."""
         names = [field.name for field in fields(QueueRow)]
-        return Table("queue", names, [astuple(row) for row in self._queue.rows])
+        return in_seconds("queue", names, [astuple(row) for row in self._queue.rows])
 
     @property
     def selected_seq(self) -> int | None:

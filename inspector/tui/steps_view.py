@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, fields
 from typing import ClassVar
 
 from rich.text import Text
@@ -17,7 +16,7 @@ from ...errors import InspectError
 from ..export import Table
 from ..figures import sparkline
 from ..filters import Field, Filter, parse_filter
-from ..step_rows import StepLine, bar, members, step_lines
+from ..step_rows import StepLine, bar, members, step_lines, step_table
 from ..view import StepRow, View
 from .columns import Column, Tone
 from .live_table import LiveTable
@@ -42,6 +41,8 @@ FIELDS: dict[str, Field[StepLine]] = {
     "prefill": Field("number", lambda line: line.prefill_tokens),
     "sampled": Field("number", lambda line: line.sampled),
     "wasted": Field("number", lambda line: line.wasted),
+    "skew": Field("duration", lambda line: line.skew_ns),
+    "straggler": Field("number", lambda line: line.straggler),
     "preemptions": Field("number", lambda line: line.preemptions),
     "running": Field("number", lambda line: line.running),
     "waiting": Field("number", lambda line: line.waiting),
@@ -131,9 +132,8 @@ class StepsView(Vertical):
         return ""
 
     def exported(self) -> Table:
-        """The steps as they are shown."""
-        names = [field.name for field in fields(StepLine)]
-        return Table("steps", names, [astuple(line) for line in self._table.rows])
+        """The steps as they are shown; when they were planned, in seconds since the engine's start and as a date."""
+        return step_table(self._table.rows, self._view)
 
     @property
     def selected_seq(self) -> int | None:

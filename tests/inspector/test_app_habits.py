@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from nanolens.inspector.tui.app import DARK, LIGHT
 from nanolens.inspector.tui.dialogs import ChoiceScreen, Dialog
 from nanolens.inspector.tui.help_screen import SECTIONS, HelpScreen
 from nanolens.inspector.tui.inspect_screen import InspectScreen
+from views import view_of_fake_run
 
 
 def exported(tmp_path: Path, *keys: str) -> list[Path]:
@@ -41,7 +43,31 @@ def test_what_is_shown_is_exported_as_csv(tmp_path: Path) -> None:
 
 def test_what_is_shown_is_exported_as_json(tmp_path: Path) -> None:
     (path,) = exported(tmp_path, "E", "j")
-    assert len(json.loads(path.read_text())["rows"]) == 9
+    told = json.loads(path.read_text())
+    keyframe = view_of_fake_run().keyframe
+    assert len(told["rows"]) == 9 and (told["run"], told["step"]) == (keyframe.started.run_id, keyframe.step)
+    at = datetime.fromisoformat(told["shown_at"])
+    assert at.tzinfo is not None
+    assert abs(at.timestamp() - (keyframe.t + keyframe.started.wall_offset_ns) / 1e9) < 1e-5
+
+
+def test_a_row_of_exported_events_is_found_on_the_screen_and_in_other_programs(tmp_path: Path) -> None:
+    (path,) = exported(tmp_path, "6", "E", "j")
+    rows = json.loads(path.read_text())["rows"]
+    view = view_of_fake_run()
+    started, shown = view.keyframe.started, view.events[-len(rows) :]
+    assert [row["seconds"] for row in rows] == [(row.t - started.t) / 1e9 for row in shown]
+    assert [round(datetime.fromisoformat(row["time"]).timestamp() * 1e6) for row in rows] == [
+        (row.t + started.wall_offset_ns) // 1000 for row in shown
+    ]
+
+
+@pytest.mark.parametrize("key", "123456")
+def test_no_view_exports_nanoseconds(tmp_path: Path, key: str) -> None:
+    (path,) = exported(tmp_path, key, "E", "c")
+    header = next(csv.reader(path.open(newline="")))
+    assert header[-2:] == ["run", "shown_at"] and not [name for name in header if name == "t" or name.endswith("_ns")]
+    assert ("time" in header and "seconds" in header) == (key in "56")
 
 
 def test_the_screen_is_exported_as_svg_without_the_dialog(tmp_path: Path) -> None:
