@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from .events import EngineStarted
+from .frames import parse_name
 
 _NS = 1_000_000_000
 _SLACK_NS = 2 * _NS  # the process starts before its first event; clock ticks are coarse
@@ -24,6 +25,30 @@ def is_stopped(started: EngineStarted) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] == "T"
+
+
+def written_elsewhere(started: EngineStarted, path: Path) -> str:
+    """The directory that a running engine writes its run into, where `path` holds a copy of it.
+
+    Args:
+        started: of the run.
+        path: a journal's directory, or a segment of it.
+
+    Returns:
+        "" where this is the engine's own, or where that can't be seen.
+    """
+    told = started.config.get("journal")
+    if not isinstance(told, str) or not told:
+        return ""
+    try:
+        home = Path(f"/proc/{started.pid}/cwd") / told  # as is where it is absolute
+        if home.samefile(path if path.is_dir() else path.parent):
+            return ""
+        names = (parse_name(entry.name) for entry in os.scandir(home))
+        has_run = any(name is not None and name.run_id == started.run_id for name in names)
+        return os.path.realpath(home) if has_run else ""
+    except OSError:
+        return ""
 
 
 def was_and_is(pid: int, t: int) -> bool:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ...errors import JournalError
 from ...telemetry import registry
-from ...telemetry.engine_process import is_running
+from ...telemetry.engine_process import is_running, written_elsewhere
 from ...telemetry.events import EngineStarted, EngineStopped, Keyframe
 from ...telemetry.frames import FRAME_HEAD, decode_payload, parse_name, segment_path
 from ...telemetry.segment_files import read_frame, read_header
@@ -52,7 +52,7 @@ class FoundJournal:
         path: its directory.
         run: the run.
         model: of the run.
-        state: live: its engine's process is there; ended: it stopped in order; dead: it did not.
+        state: live: its engine's process is there; ended: it stopped in order; dead: it did not, or this is a copy.
         pid: of the engine.
         written: wall-clock seconds since 1970 of the last write.
         num_bytes: on disk.
@@ -104,7 +104,8 @@ def journals_in(folder: str | Path) -> list[FoundJournal]:
             if started is None:
                 continue
             last = segment_path(Path(folder), run, max(parts)[0])
-            state: JournalState = "ended" if _has_ended(last) else "live" if is_running(started) else "dead"
+            lives = is_running(started) and not written_elsewhere(started, Path(folder))
+            state: JournalState = "ended" if _has_ended(last) else "live" if lives else "dead"
             written, size = max(each[1] for each in parts), sum(each[2] for each in parts)
             found.append(FoundJournal(str(folder), run, started.model, state, started.pid, written, size))
     return found

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...errors import AuditError, InspectError, JournalError
-from ...telemetry.engine_process import is_running, is_stopped
+from ...telemetry.engine_process import is_running, is_stopped, written_elsewhere
 from ...telemetry.events import Keyframe
 from ...telemetry.reader import Frame, JournalReader, Position
 from ...telemetry.state import EngineState
@@ -55,6 +55,7 @@ class Follower:
         self._shown: tuple[Moment, Keyframe] | None = None  # the last keyframe that was made
         self._gone = 0.0  # since when the engine's process is known to be gone; monotonic seconds
         self._is_stopped = False  # the engine's process is there, but stopped
+        self._elsewhere = ""  # where it writes, if this is a copy
         self._looked = 0.0
         self._error = ""
         self._changed = time.time()  # when the source's state became what it is
@@ -79,7 +80,7 @@ class Follower:
     @property
     def status(self) -> SourceStatus:
         """Live until the engine stopped in order (ended), its process is gone (dead) or stopped (stale), or reading
-        failed (dead).
+        failed (dead). A copy of what a running engine writes elsewhere is stale.
         """
         if self._state.stopped is not None:
             return SourceStatus("ended", self._changed, f"the engine stopped: {self._state.stopped.reason}")
@@ -87,6 +88,8 @@ class Follower:
             return SourceStatus("dead", self._changed, "the engine's process is gone, and did not stop in order")
         if self._error:
             return SourceStatus("dead", self._changed, self._error)
+        if self._elsewhere:
+            return SourceStatus("stale", self._changed, f"a copy; its engine still writes to {self._elsewhere}")
         if self._is_stopped:
             return SourceStatus("stale", self._changed, "the engine's process has been stopped (SIGSTOP)")
         return SourceStatus("live" if self._caught_up.is_set() else "connecting", self._changed)
@@ -162,18 +165,21 @@ class Follower:
 
     def _at_end(self) -> bool:
         """At the journal's end: whether to stop waiting."""
-        if not self._caught_up.is_set():
-            self._changed = time.time()
-            self._caught_up.set()
         now = time.monotonic()
         if self._watch_process and now - self._looked >= LOOK_S:
             self._looked = now
             started = self._state.started
             if not self._gone and started is not None and not is_running(started):
                 self._gone, self._changed = now, time.time()
+            elsewhere = written_elsewhere(started, Path(self.place[0])) if started and not self._gone else ""
+            if elsewhere != self._elsewhere:
+                self._elsewhere, self._changed = elsewhere, time.time()
             is_stopped_now = started is not None and not self._gone and is_stopped(started)
             if is_stopped_now != self._is_stopped:
                 self._is_stopped, self._changed = is_stopped_now, time.time()
+        if not self._caught_up.is_set():
+            self._changed = time.time()
+            self._caught_up.set()
         return self._stop.is_set() or (self._gone > 0 and now - self._gone > FORGET_S)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,11 +14,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from journals import busy_engine, marks, writer_of
+from journals import busy_engine, marks, started, writer_of
 from made_views import keyframe
 from nanolens.errors import InspectError
 from nanolens.inspector.once import as_json
 from nanolens.inspector.sequence_rows import sequence_rows
+from nanolens.inspector.sources.discover import find_journals
 from nanolens.inspector.sources.follow import silence
 from nanolens.inspector.sources.journal_source import JournalSource
 from nanolens.inspector.sources.opening import open_source
@@ -273,3 +275,24 @@ def test_as_the_oldest_segments_are_deleted_its_beginning_moves_on(tmp_path: Pat
         assert (view.first, view.last) == (kept.first, kept.last)
     source.close()
     engine.close()
+
+
+def test_a_copy_is_not_live_while_its_engine_writes_elsewhere(tmp_path: Path) -> None:
+    own, copy = tmp_path / "own", tmp_path / "copy"
+    writer = JournalWriter(own, "run")
+    now = time.monotonic_ns()
+    told: dict[str, str | int | float | bool | None] = {"journal": str(own)}
+    writer.append([msgspec.structs.replace(started(), t=now, pid=os.getpid(), config=told)])
+    writer.append(marks(1, now))
+    shutil.copytree(own, copy)
+    link = tmp_path / "link"
+    link.symlink_to(own)
+    for path, state in ((own, "live"), (link, "live"), (copy, "stale"), (next(copy.iterdir()), "stale")):
+        source = opened(path)
+        source.view()
+        assert source.status.state == state, path
+        assert ("a copy; its engine still writes to" in source.status.message) is (state == "stale")
+        source.close()
+    found = {Path(each.path): each.state for each in find_journals(tmp_path)}
+    assert (found[own], found[copy]) == ("live", "dead")
+    writer.close()

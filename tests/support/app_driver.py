@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fake_source import FakeSource
 from nanolens.inspector.tui.app import NanoInspectApp
 from nanolens.inspector.tui.inspect_screen import InspectScreen
 
+PATIENCE_S = 60.0  # other programs may use the machine too
 Scenario = Callable[["Driver"], Awaitable[None]]
 
 
@@ -77,7 +79,8 @@ class Driver:
 
     async def until(self, holds: Callable[[], object], what: str = "") -> None:
         """Wait for something to hold."""
-        for _ in range(200):
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
             if holds():
                 return
             await self.pilot.pause(0.02)
