@@ -9,6 +9,7 @@ from .trace_links import FAILED
 
 STEP, HOST, BATCH = "nanolens_step_seconds", "nanolens_step_host_seconds", "nanolens_batch_tokens"
 LAST = "nanolens_last_step_timestamp_seconds"
+SKEW, COLLECTIVE = "nanolens_rank_skew_seconds", "nanolens_rank_collective_seconds"
 
 STEPS = Row(
     "Steps",
@@ -109,6 +110,36 @@ WORK = Row(
     ),
 )  # fmt: skip
 
+RANKS = Row(
+    "Ranks, where several share a model",
+    (
+        Panel(
+            "timeseries", "Skew between ranks",
+            "How much longer the slowest rank of a step computed than the fastest one, its collectives aside: all ranks "
+            "wait for it. No data from a model on one rank.",
+            "s",
+            (
+                Query(quantile(0.5, SKEW), "p50", high=60),
+                Query(quantile(0.95, SKEW), "p95", high=60),
+                Query(mean(SKEW), "mean", high=60),
+            ),
+        ),
+        Panel(
+            "timeseries", "The slowest rank",
+            "Steps per second in which a rank was the slowest. Ranks that take turns are well; one that always is the "
+            "slowest has a slower GPU, or shares it.",
+            "ops", (Query(rate(SKEW + "_count", by=("rank",)), "rank {{rank}}", high=1e5),), stack=True,
+        ),
+        Panel(
+            "timeseries", "In collectives, by rank",
+            "Mean time of a step that a rank spends in collectives: exchanging, and waiting for slower ranks. The one "
+            "that spends least is the one that the others wait for.",
+            "s", (Query(mean(COLLECTIVE, by=("rank",)), "rank {{rank}}", high=60),),
+        ),
+    ),
+)  # fmt: skip
+
 BOARD = Dashboard(
-    "steps", "Steps and host time", "How long does a step take, and does the host keep up?", (STEPS, HOST_TIME, WORK)
-)
+    "steps", "Steps and host time", "How long does a step take, and does the host keep up?",
+    (STEPS, HOST_TIME, WORK, RANKS),
+)  # fmt: skip

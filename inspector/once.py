@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..telemetry.rank_skew import rank_skew
 from .clock_words import clock
 from .figures import figures, tokens_per_second
 from .sequence_rows import SequenceRow, sequence_rows, sequence_table
@@ -109,6 +110,14 @@ def _step(step: StepRow) -> dict[str, Any]:
         done = {f"{name}_s": getattr(finished, f"{name}_ns") / NS for name in names}
         done |= {"num_tokens": finished.num_tokens, "num_sampled": finished.num_sampled, "wasted": finished.wasted}
         done |= {"interval_s": step.interval_ns / NS, "gap_s": step.gap_ns / NS}
+    skew = rank_skew(step.ranks) if step.ranks is not None else None
+    if step.ranks is not None and skew is not None:
+        done["ranks"] = {
+            "device_s": [ns / NS for ns in step.ranks.device_ns],
+            "collective_s": [ns / NS for ns in step.ranks.collective_ns],
+            "skew_s": skew.spread_ns / NS,
+            "straggler": skew.slowest,
+        }
     return {
         "step": planned.step,
         "kind": planned.kind,

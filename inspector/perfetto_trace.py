@@ -38,6 +38,7 @@ from ..telemetry.events import (
     StatusChanged,
     StepFinished,
     StepPlanned,
+    StepRanks,
     StepRetried,
     StreamStalled,
     SwapFinished,
@@ -45,8 +46,9 @@ from ..telemetry.events import (
 )
 from ..telemetry.state import EngineState
 from .describe import describe
+from .perfetto_ranks import RankTracks
 from .perfetto_sequences import SequenceTracks
-from .perfetto_steps import Counters, StepTracks
+from .perfetto_steps import DEVICE_RANK, Counters, StepTracks
 from .perfetto_wire import TraceWriter
 
 
@@ -136,6 +138,7 @@ class PerfettoTrace:
         self._engine = writer.track("Engine", process)
         self._counters = Counters(writer, self._engine)
         self._steps = StepTracks(writer, self._engine, self._counters)
+        self._ranks = RankTracks(writer, self._engine, DEVICE_RANK)
         self._sequences = SequenceTracks(writer, process)
         self._writer = writer
 
@@ -183,6 +186,7 @@ class PerfettoTrace:
 
     def _finished(self, e: StepFinished) -> None:
         self._steps.finished(e)
+        self._ranks.finished(e.step, e.t)
         for seq in [seq for seq, step in self._prefilled.items() if step <= e.step]:
             del self._prefilled[seq]
             self._sequences.prefilled(seq, e.t)
@@ -250,6 +254,7 @@ _HANDLERS: dict[type, Callable[[PerfettoTrace, Any], None]] = {
     BlocksAllocated: PerfettoTrace._allocated,
     BlocksFreed: PerfettoTrace._freed,
     BlocksSwapped: PerfettoTrace._swapped,
+    StepRanks: lambda trace, event: trace._ranks.told(event),
     SwapFinished: _of_steps(StepTracks.moved),
     RequestArrived: _of_sequences(SequenceTracks.arrived),
     RequestFinished: _of_sequences(SequenceTracks.finished),

@@ -13,7 +13,7 @@ from ..telemetry.latency import Latency
 from .describe import plural
 from .latency_reading import read_latency
 from .out_file import writing
-from .request_table import HEADER, rows
+from .request_table import header, rows
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell that begins so
 
@@ -40,8 +40,8 @@ def write_csv(path: str, latency: Latency, wall_offset_ns: int) -> int:
 
 def _write(out: TextIO, latency: Latency, wall_offset_ns: int) -> int:
     writer, count = csv.writer(out, lineterminator="\n"), 0
-    writer.writerow(HEADER)
-    for values in rows(latency.breakdowns(), wall_offset_ns):
+    writer.writerow(header(latency.part_names))
+    for values in rows(latency.breakdowns(), wall_offset_ns, latency.part_names):
         values[0] = _text(str(values[0]))
         writer.writerow(values)
         count += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -19,15 +19,20 @@ _COLUMNS = (
     "request", "arrived_ns", "ended", "finish_reason", "priority", "sequences", "prompt_tokens", "output_tokens",
     "cached_tokens", "preemptions", "e2e_ns", "ttft_ns", "itl_ns",
 )  # fmt: skip
-HEADER = (*_COLUMNS, *(f"{part}_ns" for part in PARTS), *(f"ttft_{part}_ns" for part in PARTS))
 
 
-def row(breakdown: Breakdown, wall_offset_ns: int) -> list[str | int]:
-    """One request in the order of HEADER; "" where there is no value.
+def header(parts: Sequence[str]) -> list[str]:
+    """The names of the columns of `rows`, for these parts."""
+    return [*_COLUMNS, *(f"{part}_ns" for part in parts), *(f"ttft_{part}_ns" for part in parts)]
+
+
+def row(breakdown: Breakdown, wall_offset_ns: int, parts: Sequence[str]) -> list[str | int]:
+    """One request in the order of `header`; "" where there is no value.
 
     Args:
         breakdown: of the request.
         wall_offset_ns: wall clock minus the journal's.
+        parts: of PARTS, those that are told.
     """
     request, itl = breakdown.request, itl_ns(breakdown)
     finished = request.finished
@@ -46,8 +51,8 @@ def row(breakdown: Breakdown, wall_offset_ns: int) -> list[str | int]:
         breakdown.ttft_ns or "",
         "" if itl is None else round(itl),
     ]
-    values += [breakdown.parts.get(part, 0) for part in PARTS]
-    return values + [breakdown.ttft_parts.get(part, 0) for part in PARTS]
+    values += [breakdown.parts.get(part, 0) for part in parts]
+    return values + [breakdown.ttft_parts.get(part, 0) for part in parts]
 
 
 def itl_ns(breakdown: Breakdown) -> float | None:
@@ -133,9 +138,9 @@ def request_table(breakdowns: Iterable[Breakdown], wall_offset_ns: int) -> Reque
     )
 
 
-def rows(breakdowns: Iterable[Breakdown], wall_offset_ns: int) -> Iterator[list[str | int]]:
-    """All requests in the order of HEADER, those that live too."""
-    return (row(breakdown, wall_offset_ns) for breakdown in breakdowns)
+def rows(breakdowns: Iterable[Breakdown], wall_offset_ns: int, parts: Sequence[str]) -> Iterator[list[str | int]]:
+    """All requests in the order of `header`, those that live too."""
+    return (row(breakdown, wall_offset_ns, parts) for breakdown in breakdowns)
 
 
 def _matrix(parts: list[dict[str, int]]) -> Ints:

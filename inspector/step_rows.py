@@ -88,11 +88,13 @@ def step_table(lines: Sequence[StepLine], view: View | None) -> Table:
     if view is None:
         return Table("steps", [field.name for field in fields(StepLine)], [])
     started = view.keyframe.started
-    names = ["step", "seconds", *(field.name for field in fields(StepLine) if field.name not in ("step", "t")), "time"]
+    others = [field.name for field in fields(StepLine) if field.name not in ("step", "t")]
+    told = len(others) if any(line.straggler >= 0 for line in lines) else others.index("skew_ns")  # ranks come last
+    names = ["step", "seconds", *others[:told], "time"]
     rows = []
     for line in lines:
         step, t, *rest = astuple(line)
-        rows.append([step, (t - started.t) / NS_PER_S, *rest, iso(t, started.wall_offset_ns)])
+        rows.append([step, (t - started.t) / NS_PER_S, *rest[:told], iso(t, started.wall_offset_ns)])
     return in_seconds("steps", names, rows)
 
 

@@ -208,6 +208,8 @@ def _as_dict(top: Top) -> dict[str, object]:
     reading = top.reading
     report = asdict(top.report)
     del report["slow_rows"]
+    for group in (report["slowest"], report["median"]):
+        group["parts"] = {part: group["parts"][part] for part in reading.latency.part_names}
     return {
         "journal": reading.path,
         "run": reading.run,

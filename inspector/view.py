@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from ..telemetry.culprit import Culprit
-from ..telemetry.events import AnyEvent, EngineStopped, Keyframe, StepFinished, StepPlanned
+from ..telemetry.events import AnyEvent, EngineStopped, Keyframe, StepFinished, StepPlanned, StepRanks
 
 STEPS_SHOWN = 300  # of the Steps view, and of the histories in the header
 EVENTS_SHOWN = 500
@@ -53,6 +53,7 @@ class StepRow:
         preemptions: sequences that lost their place while it was planned.
         queried_tokens: looked up in the prefix cache by first admissions while it was planned.
         hit_tokens: of these, found.
+        ranks: what it took on each rank, where several share the model, once that is known.
     """
 
     planned: StepPlanned
@@ -62,6 +63,7 @@ class StepRow:
     preemptions: int = 0
     queried_tokens: int = 0
     hit_tokens: int = 0
+    ranks: StepRanks | None = None
 
     @property
     def num_prefill_tokens(self) -> int:

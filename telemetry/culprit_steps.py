@@ -152,6 +152,22 @@ class StepShares:
                                     int(numbers[worst]), float(amounts[worst]))  # fmt: skip
         return found
 
+    def ranks(self, cover: Cover) -> dict[int, Share]:
+        """Slowest rank -> device time that it took longer than the median one."""
+        w, found = self._windows, dict[int, Share]()
+        rows: Ints = cover.rows
+        skewed = np.flatnonzero(w.skew[rows]) if len(rows) else rows
+        amounts: Floats = w.skew[rows[skewed]] * cover.device[skewed] / np.maximum(w.device[rows[skewed]], 1)
+        slowest, numbers = w.slowest[rows[skewed]], w.number[rows[skewed]]
+        for rank in np.unique(slowest):
+            of_rank = np.flatnonzero(slowest == rank)
+            worst = of_rank[np.argmax(amounts[of_rank])]
+            found[int(rank)] = Share(
+                float(amounts[of_rank].sum()), len(of_rank), int(numbers[of_rank[0]]), int(numbers[of_rank[-1]]),
+                int(numbers[worst]), float(amounts[worst]),
+            )  # fmt: skip
+        return found
+
     def _host_shares(self) -> list[Floats]:
         """The host's nanoseconds of each window: what followed from the tokens before, planning, launching, the rest.
 

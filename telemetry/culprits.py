@@ -147,6 +147,16 @@ class CulpritFinder:
             found.append(Culprit(kind, "", -1, weight, f"{HOST_WORDS[kind]}; {longest}", share.worst))
         return found
 
+    def _slow_ranks(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        shares = self._steps.ranks(self._steps.cover(self._ran(track, until)))
+        whole = sum(share.amount for share in shares.values()) or 1.0
+        found = []
+        for rank, share in shares.items():
+            words = f"rank {rank}; the most in step {share.worst}: {time_words(round(share.worst_amount))}"
+            weight = round(total * share.amount / whole)
+            found.append(Culprit(f"rank {rank}", "", -1, weight, words, share.worst))
+        return found
+
     # Preemptions, moves, pauses
 
     def _preempted(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
@@ -289,6 +299,7 @@ _LOOKS: dict[str, _Look] = {
     "own_prefill": CulpritFinder._misses,
     "prefill_interference": CulpritFinder._prefill,
     "batch_cost": CulpritFinder._batch,
+    "rank_skew": CulpritFinder._slow_ranks,
     "host_gap": CulpritFinder._host,
     "preempted": CulpritFinder._preempted,
     "recompute": CulpritFinder._recomputed,

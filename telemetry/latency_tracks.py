@@ -44,6 +44,7 @@ class LatencyTracks:
         owners: sequence -> its request.
         steps: the finished ones.
         chunks: step, sequence, tokens, pairs; chunk after chunk.
+        skews: step, slowest rank, nanoseconds beyond the median one; of each step that several ranks tell of.
         pauses: [begin, end (0: still), cause] of the times in which the engine was paused.
         predicates: number of a breakpoint that was hit -> its predicate.
         head: who stands there now; -1: nobody.
@@ -62,6 +63,7 @@ class LatencyTracks:
         self.owners: dict[int, RequestTrack] = {}
         self.steps = StepTable()
         self.chunks: array[int] = array("q")
+        self.skews: array[int] = array("q")
         self.pauses: list[tuple[int, int, str]] = []
         self.predicates: dict[int, str] = {}
         self.heads: list[tuple[int, int, str]] = []

@@ -25,6 +25,8 @@ GEN_AI_FIRST_TOKEN_BUCKETS = (
 )  # fmt: skip
 GEN_AI_PER_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 
+RANK_BUCKETS = (0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
+
 OTHER = "other"  # what a label says for a value that is not in its list
 LIVE_STATUSES = ("WAITING", "RUNNING", "PAUSED")
 NOT_CONSIDERED = "not_considered"  # it came after the last plan was made
@@ -35,7 +37,7 @@ WAIT_REASONS = (
 MISS_REASONS = ("never_seen", "evicted", "sub_block")
 ENDS = ("stopped", "failed", "gone")
 SPAN_OUTCOMES = ("recorded", "exported", "not_kept", "dropped")
-ANY = ()  # a label with one value, that of the run
+ANY = ()  # a label whose values are those of the run: one, or for `rank` one a rank; none where there is one rank
 MAX_LABEL = 200  # characters of a label's value that comes from outside
 
 Labels = Mapping[str, tuple[str, ...]]
@@ -49,7 +51,7 @@ class Family:
         name: as it is queried, without `_bucket`, `_sum` and `_count`.
         kind: gauge, counter, histogram or info.
         help: what it tells, in a sentence or two.
-        labels: label -> the values that it can have; ANY: the one of the run.
+        labels: label -> the values that it can have; ANY: those of the run.
         unit: the unit at the end of the name; "" where there is none.
         buckets: upper bounds of a histogram, without +Inf.
         has_exemplars: whether OpenMetrics scrapes carry trace ids.
@@ -173,6 +175,17 @@ HISTOGRAMS = (
     ),
     _latency("step_seconds", "From the start of a step's planning to its tokens read.", False, kind=STEP_KINDS),
     _latency("step_host_seconds", "What a step took of the host: planning, launching and reading, not waiting.", False),
+    Family(
+        PREFIX + "rank_skew_seconds", "histogram",
+        "By the slowest rank: how much longer it computed in a step than the fastest one, its collectives aside. "
+        "Several ranks only.",
+        {"rank": ANY}, "seconds", RANK_BUCKETS,
+    ),
+    Family(
+        PREFIX + "rank_collective_seconds", "histogram",
+        "What a rank spent of a step in collectives: waiting for other ranks, and exchanging. Several ranks only.",
+        {"rank": ANY}, "seconds", RANK_BUCKETS,
+    ),
     Family(PREFIX + "batch_tokens", "histogram", "Tokens that a step computed.", buckets=BATCH_BUCKETS),
     _latency("block_lifetime_seconds", "From a block being taken to its last reference given up.", False),
     _latency("block_idle_before_eviction_seconds", "From a cached block's release to its content being lost.", False),

@@ -15,6 +15,7 @@ from .metric_families import ANY, HISTOGRAMS, LATENCY_BUCKETS, Family
 
 NS = 1_000_000_000
 TraceOf = Callable[[str], str]
+BY_RANK = tuple(family for family in HISTOGRAMS if "rank" in family.labels)
 
 
 class Histogram:
@@ -89,6 +90,7 @@ class Histograms:
         rising = all(low < high for low, high in zip((0.0, *bounds), bounds, strict=False))
         if not bounds or not rising or bounds[-1] == float("inf"):
             raise ValueError(f"latency_buckets={latency_buckets!r}: must be rising numbers of seconds above 0")
+        self._ranks = 0
         self._series = {family.name: _series(family, bounds) for family in HISTOGRAMS}
 
     def of(self, name: str, *labels: str) -> Histogram:
@@ -101,6 +103,19 @@ class Histograms:
             for histogram in series.values():
                 histogram.clear()
 
+    def add_ranks(self, size: int) -> None:
+        """See that families by rank have series for so many."""
+        for rank in range(self._ranks, size):
+            for family in BY_RANK:
+                self._series[family.name][str(rank),] = Histogram(family.buckets, NS)
+        self._ranks = max(self._ranks, size)
+
+    def forget_ranks(self) -> None:
+        """Take these series away: another run begins, perhaps on fewer ranks."""
+        self._ranks = 0
+        for family in BY_RANK:
+            self._series[family.name].clear()
+
     def collect(self, model: str) -> Iterator[Metric]:
         """The families as the exposition formats take them."""
         for family in HISTOGRAMS:
@@ -112,6 +127,8 @@ class Histograms:
 
 
 def _series(family: Family, latency_buckets: Sequence[float]) -> dict[tuple[str, ...], Histogram]:
+    if family in BY_RANK:
+        return {}
     scale = NS if family.unit == "seconds" else 1
     bounds = latency_buckets if family.buckets is LATENCY_BUCKETS else family.buckets
     known = [values for values in family.labels.values() if values != ANY]

@@ -21,6 +21,7 @@ from .events import AnyEvent, EngineStarted, EngineStopped, Keyframe
 from .metric_blocks import BlockTimes, StepTimes
 from .metric_families import BY_NAME, FAMILIES, GAUGES, PREFIX
 from .metric_histogram import Histograms, TraceOf
+from .metric_ranks import RankTimes
 from .metric_requests import RequestTimes
 from .metric_values import ExporterCounts, Series, label_text
 from .state import EngineState
@@ -74,6 +75,7 @@ class Metrics(Collector):
         self._requests = RequestTimes(self._histograms, self.state, trace_ids or (lambda request: ""))
         self._blocks = BlockTimes(self._histograms, self.state)
         self._steps = StepTimes(self._histograms)
+        self._ranks = RankTimes(self._histograms)
         self.registry.register(self)
 
     def apply(self, event: AnyEvent) -> None:
@@ -163,6 +165,7 @@ class Metrics(Collector):
         try:
             self._requests.apply(event)
             self._steps.apply(event)
+            self._ranks.apply(event)
             if self.state.joined:
                 self._blocks.before(event)
             self.state.apply(event)

@@ -35,6 +35,7 @@ class StepWindows:
         begin_t: where the journal begins.
         model: of the steps' cost; None fits one to these.
         unread_t: when the first step was planned that nobody has read yet; 0: none is.
+        skews: step, slowest rank, nanoseconds beyond the median one; step after step.
 
     Attributes:
         model: the one that divides.
@@ -42,7 +43,10 @@ class StepWindows:
         device: nanoseconds of device time.
         host: nanoseconds in which the device had nothing of this step to do, and the engine was not paused.
         paused: the rest.
-        fixed, prefill, decode: `device`, divided: what any step costs, what its chunks add, what its decodes add.
+        skew: of `device`, what the slowest rank computed longer than the median one.
+        slowest: that rank.
+        fixed, prefill, decode: the rest of `device`, divided: what any step costs, what its chunks add, what its
+            decodes add.
         seen: whether the journal holds its plan.
         columns: of StepTable; no work where the plan was not seen.
         unit: device nanoseconds to one of the model's (0 where the step's time was not measured).
@@ -55,6 +59,7 @@ class StepWindows:
         begin_t: int,
         model: StepCostModel | None = None,
         unread_t: int = 0,
+        skews: Sequence[int] = (),
     ) -> None:
         columns = np.array(table.rows, dtype=np.int64).reshape(-1, len(StepTable.COLUMNS)).T
         named = dict(zip(StepTable.COLUMNS, columns, strict=True))
@@ -73,16 +78,18 @@ class StepWindows:
         self._until: Ints = np.array([end for _, end, _ in pauses], dtype=np.int64)
         self._sum_pauses = _sums(self._until - self._since)
         self.columns: dict[str, Ints] = named | {name: np.maximum(named[name], 0) for name in StepTable.WORK}
-        self._divide(features, named)
+        self._divide(features, named, np.array(skews, dtype=np.int64).reshape(-1, 3))
 
-    def _divide(self, features: Floats, named: dict[str, Ints]) -> None:
+    def _divide(self, features: Floats, named: dict[str, Ints], skews: Ints) -> None:
         length = self.end_t - self.begin_t
         self.device: Ints = np.clip(named["device_ns"], 0, length)
+        self._set_skew(skews)
+        work = self.device - self.skew
         self.paused: Ints = self._paused_before(self.end_t - self.device) - self._paused_before(self.begin_t)
         self.host: Ints = length - self.device - self.paused
         costs = features * self.model.coefficients
         costs[costs.sum(axis=1) <= 0, 0] = 1.0
-        self.unit: Floats = np.where(self.seen, self.device, 0) / costs.sum(axis=1)
+        self.unit: Floats = np.where(self.seen, work, 0) / costs.sum(axis=1)
         self.fixed: Floats = costs[:, 0] * self.unit
         self.prefill: Floats = (costs[:, 1] + costs[:, 2]) * self.unit
         self.decode: Floats = (costs[:, 3] + costs[:, 4]) * self.unit
@@ -96,7 +103,16 @@ class StepWindows:
         self._sum_fixed = _sums(np.where(has_decodes, self.fixed, 0.0))  # of steps with decodes, and of the others
         self._sum_fixed_alone = _sums(np.where(has_decodes, 0.0, self.fixed))
         self._sum_device, self._sum_host, self._sum_paused = _sums(self.device), _sums(self.host), _sums(self.paused)
-        self._sum_unseen = _sums(np.where(self.seen, 0, self.device))
+        self._sum_unseen, self._sum_skew = _sums(np.where(self.seen, 0, work)), _sums(self.skew)
+
+    def _set_skew(self, skews: Ints) -> None:
+        """Take over [n, 3] step, rank, nanoseconds; steps that were not read have no window."""
+        self.skew: Ints = np.zeros(len(self), dtype=np.int64)
+        self.slowest: Ints = np.zeros(len(self), dtype=np.int64)
+        told = skews[np.isin(skews[:, 0], self.number)]
+        rows = np.searchsorted(self.number, told[:, 0])
+        self.slowest[rows] = told[:, 1]
+        self.skew[rows] = np.minimum(told[:, 2], self.device[rows])
 
     def __len__(self) -> int:
         return len(self.end_t)
@@ -120,6 +136,10 @@ class StepWindows:
     def unseen(self, first: int, last: int) -> int:
         """Device nanoseconds of windows [first, last) in steps whose plan the journal does not hold."""
         return int(self._sum_unseen[last] - self._sum_unseen[first])
+
+    def skewed(self, first: int, last: int) -> int:
+        """Device nanoseconds of windows [first, last) that the slowest rank took longer than the median one."""
+        return int(self._sum_skew[last] - self._sum_skew[first])
 
     def bystander(self, first: int, last: int) -> Shares:
         """Of the device time of windows [first, last), for one who computes nothing there."""

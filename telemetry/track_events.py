@@ -14,10 +14,12 @@ from .events import (
     EnginePaused,
     PrefixMatched,
     RequestFinished,
+    StepRanks,
     StreamStalled,
     SwapFinished,
     WaitReasonChanged,
 )
+from .rank_skew import rank_skew
 from .tracks import part_of_wait
 
 if TYPE_CHECKING:
@@ -75,6 +77,12 @@ def _stalled(tracks: LatencyTracks, e: StreamStalled) -> None:
         request.stalls.append((e.t, e.stalled_ns))
 
 
+def _ranks(tracks: LatencyTracks, e: StepRanks) -> None:
+    skew = rank_skew(e)
+    if skew is not None:
+        tracks.skews.extend((e.step, skew.slowest, skew.excess_ns))
+
+
 def _waits(tracks: LatencyTracks, e: WaitReasonChanged) -> None:
     track = tracks.tracks[e.seq]
     if track.status == "WAITING":
@@ -97,6 +105,7 @@ TRACK_HANDLERS: dict[type, Callable[[LatencyTracks, Any], None]] = {
     EnginePaused: _engine_paused,
     EngineContinued: _engine_continued,
     BreakpointHit: _breakpoint_hit,
+    StepRanks: _ranks,
     StreamStalled: _stalled,
     WaitReasonChanged: _waits,
 }

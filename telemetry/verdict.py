@@ -22,8 +22,8 @@ _CAUSES = {
     "queue_next_step": "next_step", "queue_no_blocks": "no_blocks", "queue_sequence_cap": "sequence_cap",
     "queue_token_budget": "token_budget", "queue_sibling_prefill": "sibling_prefill", "engine_paused": "engine_paused",
     "own_prefill": "own", "prefill_interference": "prefill_interference", "own_decode": "own", "batch_cost": "batch",
-    "host_gap": "host", "preempted": "preemption", "recompute": "preemption", "swap": "swap", "paused": "paused",
-    "back_pressure": "back_pressure", "unknown": "unknown", "queue_head_of_line": "head_of_line",
+    "rank_skew": "rank_skew", "host_gap": "host", "preempted": "preemption", "recompute": "preemption", "swap": "swap",
+    "paused": "paused", "back_pressure": "back_pressure", "unknown": "unknown", "queue_head_of_line": "head_of_line",
 }  # fmt: skip
 _BEHIND = {"holder": "no_blocks", "runner": "sequence_cap", "chunks": "token_budget", "decodes": "token_budget"}
 _BESIDE = ("holder", "runner", "chunks", "prefill", "batch", "step")  # kinds that a sibling can be

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .culprit import Culprit, time_words
 
@@ -69,6 +69,9 @@ def words(cause: Cause) -> str:
     if cause.name == "host":
         where = HOST.get(top.kind, "") if top else ""
         return f"with the device idle, the host {where}" + (f" ({_longest(top)})" if top else "")
+    if cause.name == "rank_skew":
+        ranks = who([replace(culprit, words=culprit.words.partition("; ")[0]) for culprit in cause.culprits], cause.ns)
+        return f"waiting for the slowest rank: {ranks}" + (f" ({_longest(top)})" if top else "")
     if cause.name == "back_pressure":
         return f"waiting for its own reader, which {top.words if top else 'took the stream too slowly'}"
     if cause.name == "evicted":

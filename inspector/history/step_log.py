@@ -17,6 +17,7 @@ from ...telemetry.events import (
     StatusChanged,
     StepFinished,
     StepPlanned,
+    StepRanks,
 )
 from ..view import STEPS_SHOWN, StepRow
 
@@ -103,13 +104,22 @@ class StepLog:
         busy_t = self._in_flight.pop(e.step, 0)
         for failed in [step for step in self._in_flight if step < e.step]:
             del self._in_flight[failed]  # its tokens are never read
+        at = self._place(e.step)
+        if at is not None:
+            self._rows[at] = _done(self._rows[at], e, max(before, busy_t))
+
+    def _told(self, e: StepRanks) -> None:
+        at = self._place(e.step)
+        if at is not None:
+            self._rows[at] = replace(self._rows[at], ranks=e)
+
+    def _place(self, step: int) -> int | None:
+        """Where the row of a step is, if it is still kept."""
         for at in range(len(self._rows) - 1, -1, -1):
-            row = self._rows[at]
-            if row.planned.step == e.step:
-                self._rows[at] = _done(row, e, max(before, busy_t))
-                return
-            if row.planned.step < e.step:
-                return
+            found = self._rows[at].planned.step
+            if found <= step:
+                return at if found == step else None
+        return None
 
 
 def _done(row: StepRow, e: StepFinished, before: int) -> StepRow:
@@ -135,6 +145,7 @@ _HANDLERS: dict[type, Callable[[StepLog, Any], None]] = {
     EngineContinued: StepLog._continued,
     StepPlanned: StepLog._planned,
     StepFinished: StepLog._finished,
+    StepRanks: StepLog._told,
     SequencePreempted: StepLog._preempted,
     PrefixMatched: StepLog._matched,
     EngineStarted: StepLog._lost,

@@ -21,6 +21,7 @@ from ..view import StepRow, View
 from .columns import Column, Tone
 from .live_table import LiveTable
 from .messages import SequenceChosen, StepChosen
+from .rank_columns import rank_columns, rank_words
 
 MS = 1e6
 BAR = 14  # characters of the longest step's bar
@@ -97,6 +98,7 @@ class StepsView(Vertical):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._longest = 0
+        self._has_ranks = False  # whether the columns of the ranks are shown
         self._table: LiveTable[StepLine] = LiveTable(
             self._columns(), follow_end=True, empty="no step yet",
             caption="split, in ms: " + "  ".join(f"{glyph} {part}" for part, glyph in GLYPHS.items()),
@@ -116,6 +118,7 @@ class StepsView(Vertical):
         self._view, self._lines = view, step_lines(view)
         self._longest = max((line.total_ns for line in self._lines), default=0)
         shown = [line for line in self._lines if self._filter.matches(line)]
+        self._show_ranks()
         self._table.empty = "no step meets the filter" if self._lines else "no step yet"
         self._table.set_rows([line.step for line in shown], shown)
         self._draw_sparks()
@@ -174,6 +177,17 @@ class StepsView(Vertical):
             return None
         return next((row for row in reversed(self._view.steps) if row.planned.step == line.step), None)
 
+    def _show_ranks(self) -> None:
+        """Add the columns of the ranks once a step tells of several; what rows are sorted by stays."""
+        shown = any(line.straggler >= 0 for line in self._lines)
+        if shown == self._has_ranks:
+            return
+        self._has_ranks = shown
+        sort = None if self._table.sort is None else self._table.columns[self._table.sort].name
+        columns = self._columns()
+        self._table.sort = next((at for at, column in enumerate(columns) if column.name == sort), None)
+        self._table.set_columns(columns)
+
     def _draw_sparks(self) -> None:
         done = [line for line in self._lines if line.state == "done"]
         width = max(0, self.size.width - 34)
@@ -196,7 +210,8 @@ class StepsView(Vertical):
             extra = f", CUDA graph, {line.padding} rows of padding" if line.graph else ""
             found = f", {line.hit_tokens} of {line.queried_tokens} prompt tokens cached" if line.queried_tokens else ""
             text.append(f"step {line.step}", "bold")
-            text.append(f" {line.state}: {line.tokens:,} tokens, {line.sampled:,} sampled{found}{extra}\n")
+            text.append(f" {line.state}: {line.tokens:,} tokens, {line.sampled:,} sampled{found}{extra}")
+            text.append(f"{rank_words(row)}\n")
             text.append("\n".join(members(row, view)))
         self.query_one(".steps--detail", Static).update(text)
 
@@ -209,6 +224,7 @@ class StepsView(Vertical):
             _duration("launch", "launch_ns", 6),
             _duration("device", "device_ns", 6),
             _duration("gap", "gap_ns", 6),
+            *(rank_columns() if self._has_ranks else ()),
             Column("split", self._split, BAR, key=lambda line: line.total_ns),
             _number("tokens", "tokens", 6),
             _number("decodes", "decodes", 7),

@@ -28,7 +28,7 @@ WANTED = {
     "Telemetry itself",
 }  # fmt: skip
 MOST_SERIES_LABELS = {
-    "finish_reason", "reason", "status", "state", "kind", "mode", "outcome", "direction", "le", "instance",
+    "finish_reason", "reason", "status", "state", "kind", "mode", "outcome", "direction", "le", "instance", "rank",
 }  # fmt: skip
 
 

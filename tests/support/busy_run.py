@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fake_engine import FakeEngine
-from nanolens.engine.plan import StepResult
+from nanolens.engine.plan import RankTimes, StepResult
 from nanolens.engine.sequence import SequenceStatus
 from nanolens.errors import InvalidRequest
 from nanolens.telemetry.clock import monotonic_ns
@@ -37,7 +37,7 @@ class BusyRun:
         recorder = Recorder(writer, monotonic_ns)
         self._engine = FakeEngine(
             recorder=recorder, clock=monotonic_ns, num_blocks=32, max_num_seqs=6, max_prefill_chunk=6,
-            policy="priority", host_blocks=10, disk_blocks=6,
+            policy="priority", host_blocks=10, disk_blocks=6, tensor_parallel_size=2,
         )  # fmt: skip
         runner = self._engine.runner
         self._collect = runner.collect
@@ -79,7 +79,10 @@ class BusyRun:
     def _collect_late(self, handle: Any) -> StepResult:
         """A device that takes its time."""
         time.sleep(STEP_S)
-        return replace(self._collect(handle), device_ns=int(STEP_S * 1e9), wait_ns=int(STEP_S * 1e9))
+        took = int(STEP_S * 1e9)
+        slow = self.steps % 4 == 3  # the rank that the other one waits for
+        ranks = [RankTimes(self._engine.runner.plans[-1].step, [took, took], [took // (10 if slow else 3), took // 5])]
+        return replace(self._collect(handle), device_ns=took, wait_ns=took, ranks=ranks)
 
     def _paused(self) -> list[str]:
         requests = self._engine.core.requests
