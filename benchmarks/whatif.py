@@ -123,6 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Make the pairs."""
     parser = argparse.ArgumentParser(prog="python -m nanolens.benchmarks.whatif", description=__doc__)
     parser.add_argument("--changes", nargs="+", default=list(CHANGES), metavar="NAME=VALUE", help="what is changed")
+    parser.add_argument("--model", default="smollm2", help="directory, hub name, smollm2 or dummy:NAME")
     parser.add_argument("--requests", type=int, default=160, help="of each run")
     parser.add_argument("--load", type=float, default=0.75, help="share of what the engine can do")
     parser.add_argument("--rate", type=float, help="requests a second; default: the load's share of a measured burst's")
@@ -138,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from ..engine.runner.load import load_parts
 
     torch.set_num_threads(args.threads)
-    config = EngineConfig(model="smollm2", device="cpu", **BASE)
+    config = EngineConfig(model=args.model, device="cpu", **BASE)
     parts = load_parts(config)
     vocab_size = min(parts.tokenizer.vocab_size, parts.model.config.vocab_size)
     with tempfile.TemporaryDirectory() as temporary:
