@@ -47,7 +47,8 @@ def test_a_name_that_is_nothing_says_what_is_allowed(name: str) -> None:
 
 
 def test_an_unknown_dummy_lists_the_others() -> None:
-    with pytest.raises(UnknownModel, match=r"dummy:qwen3-0\.6b, dummy:qwen3-8b, dummy:smollm2-135m, dummy:qwen3-tiny, dummy:llama-tiny"):
+    names = r"dummy:qwen3-0\.6b, dummy:qwen3-8b, dummy:smollm2-135m, dummy:qwen3-tiny, dummy:llama-tiny"
+    with pytest.raises(UnknownModel, match=names):
         load_model("dummy:nothing")
 
 
