@@ -13,6 +13,7 @@ from .. import __version__
 from ..errors import InspectError, NanolensError
 from .choices import find_choices
 from .once import as_json, as_text
+from .short_pauses import short_pauses
 from .sources.opening import open_source
 from .sources.source import Source
 from .tui.app import BY_SIGNAL, INTERVAL_S, NanoInspectApp
@@ -127,7 +128,8 @@ def _run(arguments: argparse.Namespace) -> int:
             None, arguments.interval, find=find_choices,
             open_choice=lambda choice: open_source(choice.target, key, choice.run),
         )  # fmt: skip
-    words = app.run()
+    with short_pauses():
+        words = app.run()
     if words:
         return _failed(words)
     code = app.return_code or 0

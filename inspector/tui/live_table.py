@@ -198,9 +198,9 @@ class LiveTable(PaintedTable[Row], Generic[Row], can_focus=True):
     def _move_to(self, index: int) -> None:
         index = max(0, min(index, len(self.rows) - 1))
         if index != self.cursor:
-            self.cursor = index
+            left, self.cursor = self.cursor, index
             self._show_cursor()
-            self._repaint()
+            self._repaint_rows(left, index)  # a scroll paints every line itself
             self.post_message(self.CursorMoved(self, self.cursor_key))
         else:
             self._show_cursor()

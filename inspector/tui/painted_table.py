@@ -154,6 +154,14 @@ class PaintedTable(ScrollView, Generic[Row]):
         if changed:
             self.refresh(*(Region(0, y, width, 1) for y in changed))
 
+    def _repaint_rows(self, *indices: int) -> None:
+        """Paint the lines of these rows, as far as they are seen and are not what they were."""
+        lines = [index - self.scroll_offset.y + self._head for index in indices if self._is_seen(index)]
+        before = {y: self._lines.pop(y, None) for y in lines}
+        changed = [y for y in lines if self.render_line(y) != before[y]]
+        if changed:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+
     def _line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
         if y == self._head - 1:
