@@ -39,8 +39,8 @@ EVENTS_HEAD = """\
 
 The journal (`journal="DIR"`) is a sequence of these; `nano-trace tail DIR` shows them, `--json` as objects with these
 fields. `t` is CLOCK_MONOTONIC in nanoseconds, `step` the number of the step that was being planned or read, `seq` a
-sequence's id, `request` a request's. A default stands for fields that an older journal does not have. In objects `event`
-is the event's name; what a field of that name holds is `hit`.
+sequence's id, `request` a request's. A default stands for fields that an older journal does not have. In objects
+`event` is the event's name; what a field of that name holds is `hit`.
 """
 
 METRICS_HEAD = """\
