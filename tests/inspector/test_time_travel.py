@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fake_source import FakeSource
+from journals import busy_engine
 from nanolens.errors import InspectError
 from nanolens.inspector.clock_words import Jump
+from nanolens.inspector.sources.journal_source import JournalSource
 from nanolens.inspector.tui.time_travel import Steps, TimeTravel, To, ToEvent, Way
 from nanolens.inspector.view import Moment
+from nanolens.telemetry.frames import segment_path
 from nanolens.telemetry.predicate import parse
 
 
@@ -119,3 +124,24 @@ def test_a_moment_that_is_deleted_is_no_place_to_go_to() -> None:
     with pytest.raises(InspectError, match="no longer there"):
         travel.look(source.view(Moment(14, 0, 0)), None)
     assert travel.moment == Moment(14, 0, 0)
+
+
+def test_a_segment_that_is_deleted_under_a_frozen_screen_is_noticed_in_a_real_journal(tmp_path: Path) -> None:
+    engine = busy_engine(tmp_path, segment_bytes=6000)
+    source = JournalSource(tmp_path)
+    source.start()
+    travel = TimeTravel(source)
+    travel.freeze(source.at_step(5))
+    shown = travel.look(None, None).view
+    assert shown.moment.segment < 4
+    for number in (1, 2, 3):
+        segment_path(tmp_path, "run", number).unlink()
+
+    seen = travel.look(shown, shown.keyframe.sequences[0].seq)
+    assert seen.is_gone and seen.view.keyframe == shown.keyframe and seen.view.first > shown.first
+    travel.add(ToEvent(None, True))
+    seen = travel.look(seen.view, None)
+    assert not seen.is_gone and seen.view.moment == source.kept(seen.view.moment).oldest == travel.moment
+    assert seen.view.moment.segment == 4
+    source.close()
+    engine.close()
