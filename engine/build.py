@@ -15,6 +15,7 @@ from ..telemetry.events import EngineReady, EngineStarted
 from ..telemetry.journal import JournalWriter
 from ..telemetry.recorder import NullRecorder, Recorder
 from ..telemetry.registry import announce_journal
+from .block_key import take_block_key
 from .config import EngineConfig
 from .core import EngineCore
 from .engine import Engine
@@ -97,7 +98,7 @@ def _build(config: EngineConfig, run_id: str, parts: LoadedModel | None) -> Engi
     eos = frozenset(loaded.defaults.eos_token_ids) | frozenset(loaded.tokenizer.eos_token_ids)
     core = EngineCore(
         config, loaded.runner, recorder, started, eos_token_ids=eos,
-        overlap=loaded.is_asynchronous if config.overlap is None else config.overlap, secret=secrets.token_bytes(32),
+        overlap=loaded.is_asynchronous if config.overlap is None else config.overlap, secret=take_block_key(),
     )  # fmt: skip
     if config.journal is not None:
         announce_journal(started, config.journal)

@@ -10,7 +10,7 @@ from typing import Any
 from .. import __version__
 from ..errors import InvalidConfig, NanolensError
 from .options import Option
-from .settings import OPTIONS, load_settings
+from .settings import OPTIONS, ServeSettings, load_settings
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
@@ -20,6 +20,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "max_queue", "max_prompts", "max_sequences", "max_body_bytes", "max_timeout_s", "write_timeout_s",
         "drain_seconds", "stall_seconds",
     ),
+    "several engines": ("replicas", "max_replicas", "scale_queue_s"),
     "the model and its device": (
         "dtype", "device", "attention", "max_model_len", "gpu_memory_utilization", "enforce_eager", "overlap", "seed",
         "tensor_parallel_size",
@@ -64,15 +65,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InvalidConfig as error:
         print(f"nano-serve: {error}", file=sys.stderr)
         return EXIT_USAGE
-    from .lifecycle import run  # brings the web server, which --help can do without
-
     try:
-        return EXIT_OK if run(settings, keys) else EXIT_FAILED
+        return EXIT_OK if _run(settings, keys) else EXIT_FAILED
     except NanolensError as error:
         print(f"nano-serve: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         print("nano-serve: interrupted", file=sys.stderr)
     return EXIT_FAILED
+
+
+def _run(settings: ServeSettings, keys: Sequence[str]) -> bool:
+    """Serve from one engine or from several; this brings the web server, which --help can do without."""
+    if settings.replicas is None:
+        from .lifecycle import run
+
+        return run(settings, keys)
+    from .fleet_lifecycle import run_fleet
+
+    return run_fleet(settings, keys)
 
 
 def make_parser() -> argparse.ArgumentParser:

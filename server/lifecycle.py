@@ -157,13 +157,13 @@ class Server:
                 self._drain.cancel()
         if not self._engine.is_alive:
             await self._engine.close()
-            await self._end_exporter()
+            await end_exporter(self._engine.metrics_port)
             say("ended; the engine had died before")
             return False
         if await self._engine.close(CLOSE_S if await self._answers() else CLOSE_HANGING_S):
             say("ended")
             return True
-        await self._end_exporter()
+        await end_exporter(self._engine.metrics_port)
         say("ended; the engine hung and was killed: what its journal had not written is lost")
         return False
 
@@ -235,15 +235,16 @@ class Server:
             return False
         return True
 
-    async def _end_exporter(self) -> None:
-        """Let go of the exporter of an engine that is gone: a server that ends leaves no process behind."""
-        port, deadline = self._engine.metrics_port, time.monotonic() + EXPORTER_S
-        while port is not None and time.monotonic() < deadline and not await asyncio.to_thread(ask_to_leave, port):
-            await asyncio.sleep(RETRY_S)
-
     async def _watch(self) -> None:
         """Look after the engine until it is gone, and say so."""
         await self._operations.watch.run()
         if self._signals == 0:
             logger.critical("the engine has died: requests get 503 and /health fails until the server is restarted")
         sys.stderr.flush()
+
+
+async def end_exporter(port: int | None) -> None:
+    """Let go of the exporter of an engine that is gone: a server that ends leaves no process behind."""
+    deadline = time.monotonic() + EXPORTER_S
+    while port is not None and time.monotonic() < deadline and not await asyncio.to_thread(ask_to_leave, port):
+        await asyncio.sleep(RETRY_S)

@@ -20,8 +20,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from ..errors import InvalidConfig
 
 ENV_PREFIX = "NANOLENS_"
-# Variables that are no option's: of the file with settings, the registry of what runs, shared data, and tests.
-_OTHERS = ("CONFIG", "STATE_DIR", "SHARED", "HYPOTHESIS", "TEST_SERVER")
+# Variables that are no option's: the key of block hashes, the file with settings, the registry of what runs, shared
+# data, and tests.
+_OTHERS = ("BLOCK_KEY", "CONFIG", "STATE_DIR", "SHARED", "HYPOTHESIS", "TEST_SERVER")
 OTHER_VARIABLES = frozenset(ENV_PREFIX + name for name in _OTHERS)
 _SIZE = re.compile(r"(\d+)\s*(?:([KMGT])(?:i?B)?|B)?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

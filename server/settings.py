@@ -28,6 +28,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "drain_seconds": (0, 1e6),
     "stall_seconds": (0.1, 1e6),
     "write_timeout_s": (0.1, 1e6),
+    "replicas": (1, 4096),
+    "max_replicas": (1, 4096),
+    "scale_queue_s": (0.001, 1e6),
 }
 
 
@@ -57,6 +60,10 @@ class ServeSettings:
         write_timeout_s: a client that takes no byte of its answer for so long is let go, and its request ended.
         metrics: serve /metrics; this takes a process beside the engine and a journal, in a temporary directory where
             none is kept.
+        replicas: engines behind one address, each in a process of Ray Serve (pip install 'nanolens[ray]'), which
+            starts another one for one that dies; none: one engine, and no Ray.
+        max_replicas: the most that are started as requests wait; none: there are always as many as `replicas` says.
+        scale_queue_s: seconds that a request may wait in a replica's queue before another replica is started.
         access_log: a line on stderr for each HTTP request.
         log_level: how much is said on stderr.
     """
@@ -77,6 +84,9 @@ class ServeSettings:
     stall_seconds: float = 60.0
     write_timeout_s: float = 300.0
     metrics: bool = True
+    replicas: int | None = None
+    max_replicas: int | None = None
+    scale_queue_s: float = 2.0
     access_log: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -94,6 +104,20 @@ class ServeSettings:
             _check_key(key, "api_key")
         if not all(self.served_model_name):
             raise InvalidConfig("served_model_name: a name must not be empty")
+        if self.replicas is not None or self.max_replicas is not None:
+            self._check_fleet(self.replicas or 1)
+
+    def _check_fleet(self, replicas: int) -> None:
+        """Refuse what can't work with several engines behind one address."""
+        engine = self.engine
+        if self.replicas is None or (self.max_replicas is not None and self.max_replicas < replicas):
+            raise InvalidConfig(f"max_replicas={self.max_replicas} with replicas={self.replicas}: give replicas, and "
+                                "at least as many for max_replicas")  # fmt: skip
+        if not engine.recording:
+            raise InvalidConfig("recording=False with replicas: must be on, for requests go by what is recorded")
+        if engine.metrics_port:
+            raise InvalidConfig(f"metrics_port={engine.metrics_port} with replicas: must be 0 or none, for each has "
+                                "a port of its own; /metrics has them all")  # fmt: skip
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -178,6 +202,7 @@ def load_settings(
     )
     if engine.swap_path is not None:
         _check_place(engine.swap_path)
-    if settings.metrics and engine.recording and engine.metrics_port is None:
+    needs_journal = settings.replicas is not None and engine.journal is None and not engine.exports
+    if (settings.metrics or needs_journal) and engine.recording and engine.metrics_port is None:
         settings = dataclasses.replace(settings, engine=dataclasses.replace(engine, metrics_port=0))
     return settings

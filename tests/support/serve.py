@@ -64,6 +64,8 @@ class Server:
             audited, if not told otherwise.
     """
 
+    deadline_s = DEADLINE_S  # for what is waited for
+
     def __init__(
         self, directory: Path, model: str = TINY, environment: Mapping[str, str] | None = None, **flags: Any
     ) -> None:
@@ -100,7 +102,7 @@ class Server:
         try:
             if self.process.poll() is None:
                 self.process.terminate()
-                self.process.wait(DEADLINE_S)
+                self.process.wait(self.deadline_s)
             if error is None:
                 self.wait_gone()
         finally:
@@ -140,7 +142,7 @@ class Server:
 
     def wait_gone(self) -> int:
         """Wait until it has ended, with everything that it started: its exit code."""
-        code = self.process.wait(DEADLINE_S)
+        code = self.process.wait(self.deadline_s)
         deadline = time.monotonic() + 5.0
         while self.pids() and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -149,7 +151,7 @@ class Server:
 
     def wait_until(self, what: Callable[[], object], meaning: str) -> None:
         """Poll until something holds, for as long as the server lives."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + self.deadline_s
         while True:
             with contextlib.suppress(OSError, http.client.HTTPException):
                 if what():

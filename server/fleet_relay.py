@@ -1,0 +1,238 @@
+"""One call of a client, passed to replicas until one has answered it: a replica that is gone is left for another one,
+as long as nothing that was generated has reached the client. Knows no Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.types import Message, Send
+
+from .errors import ApiError
+from .fleet_messages import HttpCall
+from .fleet_metrics import RouterMetrics
+from .fleet_spans import RouterSpan
+from .sse import DONE, event
+
+MAX_TRIES = 4
+_ELSEWHERE = (429, 503)  # what one replica has no room for, another one may have
+_LOST = frozenset({"engine_dead", "engine_silent", "stopping"})
+Messages = AsyncIterator[list[dict[str, Any]]]
+
+
+class Elsewhere(Exception):
+    """A replica does not answer a call, and another one may."""
+
+
+@dataclass
+class Attempt:
+    """One try: the messages of the answer, and how to give it up.
+
+    Attributes:
+        messages: of the answer; Elsewhere means that the replica is gone.
+        cancel: to be called when the answer is not wanted any more.
+    """
+
+    messages: Messages
+    cancel: Callable[[], None]
+
+
+class Relay:
+    """Passes one call on.
+
+    Args:
+        ask: starts a try.
+        send: to the client.
+        others: whether there are replicas beside these.
+        metrics: counts.
+        span: notes what happens.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[HttpCall], Attempt],
+        send: Send,
+        others: Callable[[frozenset[str]], bool],
+        metrics: RouterMetrics,
+        span: RouterSpan,
+    ) -> None:
+        self._ask, self._others = ask, others
+        self._metrics, self._span = metrics, span
+        self._passing = Passing(send)
+
+    async def run(self, call: HttpCall) -> None:
+        """Answer it, with an error where no replica does. A client that is gone is the caller's to notice."""
+        avoid: frozenset[str] = frozenset()
+        for number in range(1, MAX_TRIES + 1):
+            call = call.again(avoid)
+            self._passing.begin(may_refuse=number < MAX_TRIES)
+            attempt = self._ask(call)
+            try:
+                await self._follow(attempt, call, avoid)
+                return
+            except Elsewhere as error:
+                tried = call.route.replica or next(iter(call.route.order), "")
+                avoid |= {tried}
+                self._span.left(tried, str(error))
+                if number < MAX_TRIES and not self._passing.has_generated and self._passing.can_begin_anew:
+                    self._metrics.retried[tried] += 1
+                    continue
+                self._metrics.broken[tried] += 1
+                self._span.error = f"replica {tried}: {error}"
+                await self._passing.fail(_broken(tried, self._passing.has_generated))
+                return
+            finally:
+                attempt.cancel()
+
+    async def _follow(self, attempt: Attempt, call: HttpCall, avoid: frozenset[str]) -> None:
+        """Pass an answer on."""
+        is_noted = False
+        async for messages in attempt.messages:
+            if not is_noted:
+                is_noted = True
+                self._span.note(call.route)
+                if call.generates:
+                    self._metrics.routed[call.route.replica, call.route.reason] += 1
+                if call.pinned or not self._others(avoid | {call.route.replica}):
+                    self._passing.must_take()
+            for message in messages:
+                await self._passing.take(message)
+        if not self._passing.has_ended:
+            raise Elsewhere("the answer has no end")
+
+
+class Passing:
+    """What has reached the client of an answer that may be begun more than once.
+
+    Attributes:
+        has_generated: whether it got something that a model has made.
+        has_ended: whether it got it all.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send: Callable[[Message], Awaitable[None]] = send
+        self.has_generated = False
+        self.has_ended = False
+        self._head: dict[str, Any] | None = None  # held back until there is something behind it
+        self._is_stream = False
+        self._has_begun = False
+        self._openings = self._to_skip = 0
+        self._may_refuse = False
+
+    @property
+    def can_begin_anew(self) -> bool:
+        """Whether another answer can take the place of this one."""
+        return not self._has_begun or self._is_stream
+
+    def begin(self, may_refuse: bool) -> None:
+        """A new answer comes.
+
+        Args:
+            may_refuse: whether one that says that there is no room is left for another replica's.
+        """
+        self._head, self._to_skip, self._may_refuse = None, self._openings, may_refuse
+
+    def must_take(self) -> None:
+        """There is no other replica that could have room."""
+        self._may_refuse = False
+
+    async def take(self, message: dict[str, Any]) -> None:
+        """Pass a message on, in its time.
+
+        Raises:
+            Elsewhere: this answer is none, and nothing is lost by asking another replica.
+        """
+        if message["type"] == "http.response.start":
+            await self._take_head(message)
+        elif message["type"] == "http.response.body":
+            await self._take_body(message)
+
+    async def _take_head(self, head: dict[str, Any]) -> None:
+        status = head["status"]
+        if status in _ELSEWHERE and self._may_refuse:
+            raise Elsewhere(f"status {status}")
+        is_stream = any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in
+                        head["headers"])  # fmt: skip
+        if self._has_begun:
+            if not is_stream:
+                raise Elsewhere(f"status {status}")
+            return  # the client has a head; ids and openings of this answer are the same
+        self._is_stream = is_stream
+        if not is_stream:
+            self._head = head
+            return
+        self._has_begun = True
+        await self._send(head)
+
+    async def _take_body(self, message: dict[str, Any]) -> None:
+        body: bytes = message.get("body", b"")
+        if self._is_stream and not self.has_generated and body and body != DONE:
+            kind = kind_of(body)
+            if kind == "lost" and self._may_refuse:
+                raise Elsewhere("its engine is gone")
+            if kind == "opening":
+                if self._to_skip:
+                    self._to_skip -= 1
+                    return
+                self._openings += 1
+            else:
+                self.has_generated = True
+        if self._head is not None:
+            head, self._head = self._head, None
+            self._has_begun = True
+            await self._send(head)
+        await self._send(message)
+        self.has_ended = not message.get("more_body", False)
+
+    async def fail(self, error: ApiError) -> None:
+        """End the answer with an error: an event of a stream, or the whole answer.
+
+        Raises:
+            RuntimeError: half of an answer that is no stream was sent: all that is left is to break the connection.
+        """
+        if self._has_begun and not self._is_stream:
+            raise RuntimeError(str(error))
+        if self._has_begun:
+            await self._send({"type": "http.response.body", "body": event(error.body()), "more_body": True})
+            await self._send({"type": "http.response.body", "body": DONE, "more_body": False})
+            return
+        response = error.response()
+        await self._send(
+            {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
+        )
+        await self._send({"type": "http.response.body", "body": bytes(response.body), "more_body": False})
+
+
+def kind_of(data: bytes) -> str:
+    """What an event of a stream is: "opening" (it says who speaks, and no more), "lost" (the engine is gone), or
+    "text" for everything else.
+    """
+    try:
+        value = msgspec.json.decode(data.removeprefix(b"data: "))
+    except msgspec.DecodeError:
+        return "text"
+    if not isinstance(value, dict):
+        return "text"
+    error = value.get("error")
+    if isinstance(error, dict):
+        return "lost" if error.get("code") in _LOST else "text"
+    choices = value.get("choices")
+    if isinstance(choices, list) and choices and all(map(_is_opening, choices)):
+        return "opening"
+    return "text"
+
+
+def _is_opening(choice: Any) -> bool:
+    delta = choice.get("delta") if isinstance(choice, dict) else None
+    if not isinstance(delta, dict) or choice.get("finish_reason") is not None:
+        return False
+    return "role" in delta and not delta.get("content")
+
+
+def _broken(replica: str, in_the_middle: bool) -> ApiError:
+    words = "in the middle of the answer" if in_the_middle else "and no other replica has taken the request"
+    return ApiError(503, f"replica {replica or '(none)'} is gone {words}; send the request again", code="replica_died",
+                    headers={"Retry-After": "1"})  # fmt: skip

@@ -1,0 +1,291 @@
+"""The front of a fleet: the HTTP that clients see, in front of the replicas that answer. It runs in Ray Serve."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from ray.exceptions import RayError, RayTaskError
+from ray.serve.exceptions import RayServeException
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .. import __version__
+from ..errors import NanolensError
+from ..models import load_tokenizer
+from .asgi_calls import call_of
+from .auth import ApiKeys, AuthMiddleware
+from .body_limit import BodyLimit
+from .calls import ClientGone, unless_gone
+from .engine_process import start_logging
+from .errors import ApiError, as_api_error, json_response
+from .fleet_messages import Ask, HttpCall
+from .fleet_metrics import RouterMetrics
+from .fleet_paths import OF_ONE, Homes, split_replica
+from .fleet_prefixes import GENERATING, PromptHashes
+from .fleet_relay import Attempt, Elsewhere, Relay
+from .fleet_spans import RouterSpan, RouterSpans
+from .fleet_view import fleet_of
+from .request_ids import HEADER, RequestIds, request_id_of
+from .settings import ServeSettings
+
+LOOK_S = 0.25  # between two questions to a replica
+ASK_S = 5.0  # for the answer to one
+MAX_CHOICES = 512  # that /debug/fleet shows
+TRACEPARENT = b"traceparent"
+_NAME = HEADER.encode()
+_OPENMETRICS = "application/openmetrics-text"
+
+logger = logging.getLogger("nanolens.server")
+
+
+class Front:
+    """What Ray's HTTP proxy calls.
+
+    Args:
+        replicas: handle of the deployment of replicas.
+        fleet: name of the view that its router shares with this process.
+        settings: of the servers.
+        keys: API keys.
+        block_key: of the block hashes, the replicas' own.
+    """
+
+    def __init__(
+        self, replicas: Any, fleet: str, settings: ServeSettings, keys: Sequence[str], block_key: bytes
+    ) -> None:
+        start_logging(settings.log_level)
+        self._replicas, self._settings = replicas, settings
+        self._fleet = fleet_of(fleet)
+        tokenizer = load_tokenizer(settings.engine.model)
+        self._hashes = PromptHashes(tokenizer, settings.engine.block_size, block_key)
+        self._spans = RouterSpans.to(settings.model_names[0], settings.engine.otlp)
+        self._metrics = RouterMetrics(self._fleet)
+        self._homes = Homes()
+        self._choices: deque[dict[str, object]] = deque(maxlen=MAX_CHOICES)
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._watch: asyncio.Task[None] | None = None
+        self._open = 0  # requests that are being answered
+        self._stopping = False
+        limited = BodyLimit(self._answer, settings.max_body_bytes)
+        self._app: ASGIApp = RequestIds(AuthMiddleware(limited, ApiKeys(keys), settings.debug_needs_key))
+
+    async def record_replica_metadata(self) -> dict[str, str]:
+        """Called by Ray once, before any request: waits for a replica, and begins to look at all of them."""
+        await self._replicas.options(method_name="report").remote(Ask(""))  # of any; this makes the router
+        self._watch = asyncio.get_running_loop().create_task(self._look())
+        return {}
+
+    async def __call__(self, request: Request) -> Response:
+        """Handle a request."""
+        return _Answer(self._app)
+
+    async def drain(self) -> None:
+        """Let nobody in from here on, and wait until every answer that generates has ended."""
+        self._stopping = True
+        while self._open:
+            await asyncio.sleep(LOOK_S)
+
+    async def __del__(self) -> None:
+        """Called by Ray at the end."""
+        if self._watch is not None:
+            self._watch.cancel()
+        await asyncio.to_thread(self._spans.close)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, of whoever may ask."""
+        try:
+            body = await Request(scope, receive).body()
+            call = call_of(scope, body)
+            response = await self._own(call)
+            if response is not None:
+                await response(scope, receive, send)
+                return
+            await unless_gone(receive, self._pass_on(call, request_id_of(scope), send))
+        except ClientGone:
+            return
+        except Exception as error:
+            await as_api_error(_known(error)).response()(scope, receive, send)
+
+    async def _own(self, call: HttpCall) -> Response | None:
+        """The answer to a request for the fleet as a whole; None for those that a replica answers."""
+        call.pinned, call.path = split_replica(call.path)
+        known = self._fleet.replicas
+        if call.pinned:
+            if call.pinned not in known:
+                raise ApiError(404, f"there is no replica {call.pinned[:100]!r} now; there are {_listed(known)}",
+                               code="replica_gone")  # fmt: skip
+            return None
+        match call.path:
+            case "/health" | "/ready":
+                return self._health(known)
+            case "/metrics":
+                return await self._scrape(call, known)
+            case "/debug/fleet":
+                return json_response(self._shown())
+            case "/version":
+                return json_response({"version": __version__, "model": self._settings.model_names[0],
+                                      "replicas": list(known)})  # fmt: skip
+        if call.path.startswith(OF_ONE):
+            raise ApiError(404, f"{call.path[:200]} is of one replica: ask for /replicas/ID{call.path[:200]}, where ID "
+                           f"is one of {_listed(known)}", code="not_found")  # fmt: skip
+        call.pinned = self._homes.of_path(call.path)
+        return None
+
+    async def _pass_on(self, call: HttpCall, name: str, send: Send) -> None:
+        """Have a replica answer, within a span of the router."""
+        call.generates = call.method == "POST" and call.path in GENERATING
+        headers = {key: value for key, value in call.headers}
+        span = RouterSpan.begin(headers.get(TRACEPARENT, b"").decode("latin-1") or None, name)
+        call.headers = [(key, value) for key, value in call.headers if key not in (TRACEPARENT, _NAME)]
+        call.headers += [(TRACEPARENT, span.traceparent.encode()), (_NAME, name.encode())]
+        if call.generates:
+            if self._stopping:
+                raise ApiError(503, "the fleet is stopping; send the request again, to another one or later",
+                               code="stopping", headers={"Retry-After": "1"})  # fmt: skip
+            self._open += 1
+        try:
+            if call.generates:
+                call.hashes = await asyncio.to_thread(self._hashes.of_body, call.path, call.body)
+            await self._relay(call, send, span)
+        except BaseException as error:
+            span.error = span.error or f"{type(error).__name__}: {error}"[:300]
+            raise
+        finally:
+            if call.generates:
+                self._open -= 1
+                self._note(name, span)
+                self._spans.end(span)
+
+    async def _relay(self, call: HttpCall, send: Send, span: RouterSpan) -> None:
+        def others(tried: frozenset[str]) -> bool:
+            return bool(set(self._fleet.replicas) - tried)
+
+        await Relay(self._ask, send, others, self._metrics, span).run(call)
+
+    def _note(self, name: str, span: RouterSpan) -> None:
+        """Remember where a request went."""
+        replica = str(span.attributes.get("nanolens.replica", ""))
+        if replica:
+            self._homes.note(name, replica)
+        self._choices.append({"trace_id": f"{span.trace_id:032x}", "error": span.error, **span.attributes})
+
+    def _ask(self, call: HttpCall) -> Attempt:
+        """Begin a call of a replica."""
+        response = self._replicas.options(method_name="handle", stream=True).remote(call)
+
+        async def messages() -> AsyncIterator[list[dict[str, Any]]]:
+            try:
+                async for each in response:
+                    yield each
+            except RayTaskError as error:
+                raise ApiError(500, "an error of a replica; its log has it", code="internal_error") from error
+            except (RayError, RayServeException) as error:
+                logger.warning("a replica is gone: %s", error)
+                raise Elsewhere("gone") from error
+
+        return Attempt(messages(), response.cancel)
+
+    def _health(self, known: Sequence[str]) -> Response:
+        reason = "the fleet is stopping" if self._stopping else "" if known else "no replica runs"
+        if reason:
+            return json_response({"status": "not ready", "reason": reason, "replicas": len(known)}, 503)
+        return json_response({"status": "ok", "replicas": len(known)})
+
+    def _shown(self) -> dict[str, object]:
+        """The fleet, for people and tools."""
+        replicas = [
+            {
+                "id": report.replica, "url": f"/replicas/{report.replica}", "run": report.run, "pid": report.pid,
+                "engine_pid": report.engine_pid, "journal": report.journal, "waiting": report.waiting,
+                "running": report.running, "in_flight": in_flight, "free_blocks": report.free_blocks,
+                "num_blocks": report.num_blocks, "cached_blocks": cached, "queue_age_s": report.queue_age_s,
+                "trouble": report.trouble,
+                "queried_tokens": report.queried_tokens, "hit_tokens": report.hit_tokens,
+            }
+            for report, in_flight, cached in self._fleet.reports()
+        ]  # fmt: skip
+        routed = [
+            {"replica": replica, "reason": reason, "count": count}
+            for (replica, reason), count in sorted(self._metrics.routed.items())
+        ]
+        return {"version": 1, "replicas": replicas, "routed": routed, "retried": dict(self._metrics.retried),
+                "broken": dict(self._metrics.broken), "choices": list(self._choices)}  # fmt: skip
+
+    async def _scrape(self, call: HttpCall, known: Sequence[str]) -> Response:
+        """The metrics of all replicas as one scrape; of one that does not answer there are none."""
+        found = await asyncio.gather(*(self._scrape_one(call, name) for name in known))
+        kinds = [kind for kind, _ in found if kind]
+        kind = kinds[0] if kinds else "text/plain; charset=utf-8"
+        scrapes = {name: body for name, (each, body) in zip(known, found, strict=True) if each == kind}
+        body = self._metrics.joined(scrapes, kind.startswith(_OPENMETRICS))
+        return Response(body, headers={"Content-Type": kind, "Vary": "Accept"})
+
+    async def _scrape_one(self, call: HttpCall, name: str) -> tuple[str, bytes]:
+        """Content type and body of a replica's scrape; "" where there is none."""
+        own = call.again(frozenset())
+        own.pinned = name
+        attempt, kind, body = self._ask(own), "", b""
+        try:
+            async with asyncio.timeout(ASK_S):
+                async for message in (each async for several in attempt.messages for each in several):
+                    if message["type"] == "http.response.start" and message["status"] == 200:
+                        kind = dict(message["headers"]).get(b"content-type", b"").decode("latin-1")
+                    body += message.get("body", b"")
+        except (Elsewhere, TimeoutError, ApiError):
+            return "", b""
+        finally:
+            attempt.cancel()
+        return kind, body
+
+    async def _look(self) -> None:
+        """Ask the replicas how they are, again and again; one that does not answer holds no other up."""
+        while True:
+            for name in self._fleet.replicas:
+                if name not in self._asking:
+                    task = asyncio.get_running_loop().create_task(self._ask_report(name))
+                    self._asking[name] = task
+                    task.add_done_callback(lambda done, name=name: self._asking.pop(name, None))  # type: ignore[misc]
+            await asyncio.sleep(LOOK_S)
+
+    async def _ask_report(self, name: str) -> None:
+        ask = Ask(name, self._fleet.version_of(name))
+        with contextlib.suppress(RayError, RayServeException, TimeoutError, NanolensError):
+            async with asyncio.timeout(ASK_S):
+                self._fleet.take(await self._replicas.options(method_name="report").remote(ask))
+
+
+class _Answer(Response):
+    """An application as the answer to a request that it has not seen."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(None)
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the application answer. Ray's proxy puts the id of the request on every answer itself."""
+
+        async def send_unnamed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [each for each in message["headers"] if each[0] != _NAME]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, send_unnamed)
+
+
+def _known(error: Exception) -> Exception:
+    """An exception as one that has an answer of its own."""
+    if isinstance(error, HTTPException):
+        code = "body_too_large" if error.status_code == 413 else None
+        return ApiError(error.status_code, str(error.detail), code=code)
+    return error
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"

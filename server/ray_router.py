@@ -1,0 +1,78 @@
+"""The router of a fleet, on Ray Serve's public interface for request routers: what is chosen is fleet_view.py's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+
+from .fleet_messages import Ask, HttpCall, Route
+from .fleet_view import FleetView, fleet_of
+
+
+class PrefixRouter(RequestRouter):
+    """Sends a call to the replica that caches the most of its prompt, unless that one is too busy."""
+
+    def initialize_state(self, fleet: str, slack: int) -> None:
+        """Called by Ray with the settings of the deployment.
+
+        Args:
+            fleet: name of the view that the front shares with this router.
+            slack: see FleetView.
+        """
+        self._fleet: FleetView = fleet_of(fleet)
+        self._fleet.slack = slack
+        self._known: frozenset[str] = frozenset()
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """Take the list of replicas that run."""
+        self._fleet.update(_name(each.replica_id) for each in replicas)
+        super().update_replicas(replicas)
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """Candidates in the order in which they are asked, each a rank of its own."""
+        if pending_request is None:
+            return [list(candidate_replicas)]
+        pending_request.routing_context.should_backoff = True  # where all are full it is asked again, but not at once
+        named = {_name(each.replica_id): each for each in candidate_replicas}
+        call = pending_request.args[0] if pending_request.args else None
+        if isinstance(call, Ask):
+            return [[named[call.pinned]] if call.pinned in named else list(candidate_replicas)]
+        if not isinstance(call, HttpCall):
+            return [list(candidate_replicas)]
+        route = self._route(sorted(named), call)
+        ranks = [[named[name]] for name in route.order if name in named]
+        return ranks or [list(candidate_replicas)]  # of one that is gone: whichever takes it says so
+
+    def _route(self, names: list[str], call: HttpCall) -> Route:
+        route = self._fleet.choose(names, call)
+        call.route = route
+        return route
+
+    def on_request_routed(self, pending_request: PendingRequest, replica_id: Any, result: Any) -> None:
+        """A replica took a call."""
+        call = pending_request.args[0] if pending_request.args else None
+        if not isinstance(call, HttpCall):
+            return
+        name = _name(replica_id)
+        if call.route.order and name != call.route.order[0] and not call.pinned:
+            call.route.reason = "full"
+        call.route.replica = name
+        if call.generates:
+            self._fleet.begin(name, pending_request.metadata.internal_request_id, call.hashes)
+
+    def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
+        """A call has ended, however."""
+        self._fleet.end(_name(replica_id), internal_request_id)
+
+    def on_replica_actor_died(self, replica_id: Any) -> None:
+        """A replica is gone; the list without it comes later."""
+        super().on_replica_actor_died(replica_id)
+        self._fleet.update(name for name in self._fleet.replicas if name != _name(replica_id))
+
+
+def _name(replica_id: Any) -> str:
+    """What a replica is called."""
+    return str(replica_id.unique_id)

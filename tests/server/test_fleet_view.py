@@ -1,0 +1,140 @@
+"""Which replica of a fleet a call goes to, and why: prefixes first, unless their holder is too busy; then load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nanolens.server.fleet_messages import HttpCall, Report
+from nanolens.server.fleet_view import RECENT_S, FleetView, fleet_of
+
+PROMPT = tuple(bytes([number]) * 8 for number in range(1, 6))
+OTHER = tuple(bytes([number]) * 8 for number in range(101, 106))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def fleet(*names: str, slack: int = 4) -> FleetView:
+    made = FleetView(slack, Clock())
+    made.update(names)
+    return made
+
+
+def call(hashes: tuple[bytes, ...] = PROMPT, **fields: Any) -> HttpCall:
+    return HttpCall("POST", "/v1/completions", hashes=hashes, generates=True, **fields)
+
+
+def whole(replica: str, hashes: tuple[bytes, ...] = (), **fields: Any) -> Report:
+    return Report(replica, version=1, is_whole=True, added=b"".join(hashes), **fields)
+
+
+def test_the_longest_cached_prefix_decides() -> None:
+    view = fleet("a", "b", "c")
+    view.take(whole("a", PROMPT[:2]))
+    view.take(whole("b", PROMPT[:4]))
+    view.take(whole("c", PROMPT[3:]))  # blocks without those before them are no prefix
+    route = view.choose(("a", "b", "c"), call())
+    assert (route.order[0], route.reason, route.matched, route.blocks) == ("b", "prefix", 4, 5)
+    assert set(route.order) == {"a", "b", "c"}
+
+
+def test_a_holder_that_is_too_far_ahead_in_load_is_passed_over() -> None:
+    view = fleet("a", "b", slack=3)
+    view.take(whole("a", PROMPT, running=3))
+    view.take(whole("b"))
+    assert view.choose(("a", "b"), call()).order[0] == "a"
+    view.take(whole("a", PROMPT, running=3, waiting=1))
+    route = view.choose(("a", "b"), call())
+    assert (route.order[0], route.reason, route.best_matched) == ("b", "load", 5)
+
+
+def test_a_holder_with_a_queue_and_no_free_blocks_is_passed_over() -> None:
+    view = fleet("a", "b")
+    view.take(whole("a", PROMPT[:2], waiting=1, free_blocks=3))
+    view.take(whole("b", free_blocks=100))
+    assert view.choose(("a", "b"), call()).reason == "no_blocks"
+    view.take(whole("a", PROMPT[:2], waiting=1, free_blocks=4))
+    assert view.choose(("a", "b"), call()).reason == "prefix"
+
+
+def test_without_a_prefix_the_least_loaded_replica_gets_it() -> None:
+    view = fleet("a", "b")
+    view.take(whole("a", running=2))
+    view.take(whole("b", running=1))
+    route = view.choose(("a", "b"), call())
+    assert (route.order, route.reason, route.loads) == (("b", "a"), "load", {"a": 2, "b": 1})
+
+
+def test_calls_in_flight_from_here_count_before_any_report() -> None:
+    view = fleet("a", "b")
+    first = view.choose(("a", "b"), call(())).order[0]
+    view.begin(first, "1", ())
+    assert view.choose(("a", "b"), call(())).order[0] != first
+    view.end(first, "1")
+    assert view.choose(("a", "b"), call(())).order[0] == first
+
+
+def test_a_prompt_that_was_just_sent_counts_as_cached_for_a_while() -> None:
+    view = fleet("a", "b")
+    clock = view._clock
+    assert isinstance(clock, Clock)
+    view.begin("b", "1", PROMPT)
+    view.end("b", "1")
+    assert view.choose(("a", "b"), call()).reason == "prefix"
+    clock.now += RECENT_S + 1
+    assert view.choose(("a", "b"), call()).reason == "load"
+
+
+def test_new_prefixes_go_to_the_replica_that_caches_least() -> None:
+    view = fleet("a", "b")
+    view.take(whole("a", PROMPT))
+    route = view.choose(("a", "b"), call(OTHER))
+    assert (route.order[0], route.reason) == ("b", "load")
+
+
+def test_a_report_of_changes_adds_and_removes() -> None:
+    view = fleet("a", "b")
+    view.take(whole("a", PROMPT))
+    view.take(Report("a", version=2, added=OTHER[0], removed=b"".join(PROMPT[2:])))
+    assert view.choose(("a", "b"), call()).matched == 2
+    assert view.choose(("a", "b"), call(OTHER)).matched == 1
+    assert view.version_of("a") == 2
+
+
+def test_replicas_to_avoid_are_asked_only_where_there_are_no_others() -> None:
+    view = fleet("a", "b")
+    view.take(whole("a", PROMPT))
+    assert view.choose(("a", "b"), call(avoid=frozenset("a"))).order == ("b",)
+    assert set(view.choose(("a", "b"), call(avoid=frozenset("ab"))).order) == {"a", "b"}
+
+
+def test_a_replica_whose_engine_is_in_trouble_gets_nothing() -> None:
+    view = fleet("a", "b")
+    view.take(whole("a", PROMPT, trouble="the engine has stopped"))
+    route = view.choose(("a", "b"), call())
+    assert (route.order, route.reason) == (("b",), "only")
+
+
+def test_a_pinned_call_goes_nowhere_else() -> None:
+    view = fleet("a", "b")
+    view.take(whole("a", PROMPT))
+    route = view.choose(("a", "b"), call(pinned="b"))
+    assert (route.order, route.reason) == (("b",), "pinned")
+
+
+def test_a_replica_that_is_gone_is_forgotten_with_what_it_cached() -> None:
+    view = fleet("a", "b")
+    view.take(whole("a", PROMPT))
+    view.update(("b", "c"))
+    view.take(whole("a", PROMPT))
+    assert view.replicas == ("b", "c")
+    assert view.choose(("b", "c"), call()).reason == "load"
+
+
+def test_a_name_stands_for_one_view() -> None:
+    assert fleet_of("test-one") is fleet_of("test-one") is not fleet_of("test-two")

@@ -1,0 +1,179 @@
+"""Two replicas on Ray Serve behind one address: where requests go, what clients see of a replica's death, one trace."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fleets import FleetServer, Load
+from otlp_receivers import OtlpServer, wait_until
+from serve import NAME, TINY, Server, completion
+from sse_wire import DONE
+
+GREEDY = {"temperature": 0, "max_tokens": 6}
+LOOK_S = 0.25  # between two questions to a replica
+PROMPT = "the quick brown fox jumps over the lazy dog"
+TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.fixture(scope="module")
+def spans() -> Iterator[OtlpServer]:
+    with OtlpServer() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    tmp_path_factory: pytest.TempPathFactory, spans: OtlpServer, lacks: Callable[[str], NoReturn]
+) -> Iterator[FleetServer]:
+    """Pools in which the prefixes of one half of the load below have room, and not those of the whole."""
+    if importlib.util.find_spec("ray") is None:
+        lacks("ray (pip install 'nanolens[ray]')")
+    with FleetServer(tmp_path_factory.mktemp("fleet"), num_blocks=370, max_num_seqs=8, otlp=spans.url) as server:
+        server.wait_for(2)
+        yield server
+
+
+def hits(fleet: FleetServer) -> tuple[int, int]:
+    """Tokens of prompts that were found in a cache, and all of them, once nothing runs and every report is in."""
+    found: list[tuple[int, int]] = []
+
+    def is_settled() -> bool:
+        replicas = fleet.replicas().values()
+        found.append((sum(each["hit_tokens"] for each in replicas), sum(each["queried_tokens"] for each in replicas)))
+        time.sleep(2 * LOOK_S)
+        return found[-2:-1] == found[-1:] and not any(each["running"] + each["waiting"] for each in replicas)
+
+    wait_until(is_settled)
+    return found[-1]
+
+
+def hit_rate(fleet: FleetServer, work: Callable[[], object]) -> float:
+    """Of what is asked meanwhile."""
+    before = hits(fleet)
+    work()
+    after = hits(fleet)
+    return (after[0] - before[0]) / (after[1] - before[1])
+
+
+def test_the_answers_are_those_of_one_server(fleet: FleetServer, tiny_server: Server) -> None:
+    for path, body in (
+        ("/v1/completions", completion(PROMPT, **GREEDY)),
+        ("/v1/chat/completions", {"model": NAME, "messages": [{"role": "user", "content": PROMPT}], **GREEDY}),
+    ):
+        mine, other = fleet.post(path, body), tiny_server.post(path, body)
+        assert (mine.status, mine.json["choices"]) == (200, other.json["choices"])
+        assert mine.headers["x-nanolens-replica"] in fleet.replicas()
+        streamed = []
+        for server in (fleet, tiny_server):
+            with server.stream(path, body) as wire:
+                events = list(wire.events())
+            assert events[-1] == DONE
+            streamed.append([choice for each in events[:-1] for choice in json.loads(each)["choices"]])
+        assert streamed[0][0] == streamed[1][0] and streamed[0][-1]["finish_reason"] == "length"
+
+
+def test_refusals_are_those_of_one_server(fleet: FleetServer, tiny_server: Server) -> None:
+    for body in ({"model": "nobody", "prompt": "x"}, completion(""), completion("x", top_k=-7), {"prompt": 5}):
+        mine, other = fleet.post("/v1/completions", body), tiny_server.post("/v1/completions", body)
+        assert (mine.status, mine.error) == (other.status, other.error)
+    assert fleet.get("/nowhere").status == 404
+
+
+def test_a_request_that_pauses_goes_on_at_its_replica(fleet: FleetServer) -> None:
+    for number in range(6):
+        first = fleet.post("/v1/completions", completion(f"{number} {PROMPT}", on_stop="pause", **GREEDY))
+        again = fleet.post(f"/v1/requests/{first.json['id']}/resume", {"max_tokens": 3})
+        assert again.status == 200 and again.json["choices"][0]["finish_reason"] == "pause"
+        assert again.headers["x-nanolens-replica"] == first.headers["x-nanolens-replica"]
+        assert fleet.post(f"/v1/requests/{first.json['id']}/finish", {}).status == 200
+
+
+def test_each_replica_can_be_looked_at_alone(fleet: FleetServer) -> None:
+    names = list(fleet.replicas())
+    runs = [fleet.get(f"/replicas/{name}/debug/snapshot").json["run"] for name in names]
+    assert runs == [fleet.replicas()[name]["run"] for name in names] and len(set(runs)) == 2
+    assert all(name in fleet.get("/debug/snapshot").error["message"] for name in names)
+    assert fleet.get("/replicas/nobody/debug/snapshot").status == 404
+
+
+def test_every_sample_of_the_engines_says_of_which_replica_it_is(fleet: FleetServer) -> None:
+    names = set(fleet.replicas())
+    seen: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(fleet.get("/metrics").body.decode()):
+        for sample in family.samples:
+            seen.setdefault(sample.name, set()).add(sample.labels["replica"])
+    assert seen["nanolens_engine_up"] == seen["nanolens_server_requests_admitted_total"] == names
+    assert seen["nanolens_router_in_flight"] == names
+
+
+def test_the_routers_span_joins_the_caller_and_the_replica(fleet: FleetServer, spans: OtlpServer) -> None:
+    fleet.post(
+        "/v1/completions", completion(PROMPT, **GREEDY), {"traceparent": f"00-{TRACE}-{CALLER}-01"}
+    )
+
+    def of_trace(name: str) -> list[object]:
+        return [span for span in list(spans.spans) if span.trace_id.hex() == TRACE and span.name == name]
+
+    wait_until(lambda: of_trace("route") and of_trace(f"text_completion {TINY}"), "the spans did not come")
+    (routed,), (served,) = of_trace("route"), of_trace(f"text_completion {TINY}")
+    assert routed.parent_span_id.hex() == CALLER and served.parent_span_id == routed.span_id  # type: ignore[attr-defined]
+    told = {each.key: each.value for each in routed.attributes}  # type: ignore[attr-defined]
+    assert told["nanolens.replica"].string_value in fleet.replicas()
+    assert told["nanolens.route.reason"].string_value in ("prefix", "load")
+    assert told["nanolens.route.prompt_blocks"].int_value == len(PROMPT) // 4
+
+
+@pytest.mark.timeout(600)
+def test_shared_prefixes_are_found_more_often_than_by_random_routing(fleet: FleetServer) -> None:
+    by_chance = Load(fleet, groups=20, prefix_chars=128, max_tokens=4, seed=1)
+    routed = Load(fleet, groups=20, prefix_chars=128, max_tokens=4, seed=2)
+    names = sorted(fleet.replicas())
+
+    def anywhere(rng: random.Random) -> str:
+        return f"/replicas/{rng.choice(names)}/v1/completions"
+
+    results: list[dict[str, int]] = []
+    random_rate = hit_rate(fleet, lambda: results.append(by_chance.run(500, anywhere)))
+    rate = hit_rate(fleet, lambda: results.append(routed.run(500)))
+    assert results == [{"ok": 500}, {"ok": 500}]
+    print(f"hit rate {rate:.3f}, of random routing {random_rate:.3f}")
+    assert rate >= 1.5 * random_rate, (rate, random_rate)
+    reasons = {each["nanolens.route.reason"] for each in fleet.fleet()["choices"][-500:]}
+    assert "prefix" in reasons and reasons <= {"prefix", "load", "full", "no_blocks"}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("what", ["pid", "engine_pid"])
+def test_the_death_of_a_replica_ends_its_streams_and_loses_no_request(fleet: FleetServer, what: str) -> None:
+    fleet.wait_for(2)
+    killed: list[str] = []
+    load = Load(fleet, groups=8, prefix_chars=64, max_tokens=40, seed=3, threads=16)
+    results = load.run(500, at={200: lambda: killed.append(fleet.kill_one(what))})
+    ended = "replica_died" if what == "pid" else "engine_dead"
+    assert set(results) <= {"ok", ended} and results.total() == 500
+    assert results[ended] <= 16  # those that it was answering
+    fleet.wait_for(2, without=killed)
+    for name in fleet.replicas():
+        assert fleet.post(f"/replicas/{name}/v1/completions", completion(PROMPT, **GREEDY)).status == 200
+
+
+@pytest.mark.timeout(600)
+def test_a_rolling_restart_under_load_loses_no_request(fleet: FleetServer) -> None:
+    fleet.wait_for(2)
+    before = list(fleet.replicas())
+    load = Load(fleet, groups=8, prefix_chars=64, max_tokens=8, seed=4, threads=3)
+    results = load.run(30, at={10: lambda: os.kill(fleet.process.pid, signal.SIGHUP)})
+    while "the replicas have been replaced" not in fleet.said:
+        results += load.run(20)
+    fleet.wait_for(2, without=before)
+    assert set(results) == {"ok"}
