@@ -115,8 +115,8 @@ RANKS = Row(
     (
         Panel(
             "timeseries", "Skew between ranks",
-            "How much longer the slowest rank of a step computed than the fastest one, its collectives aside: all ranks "
-            "wait for it. No data from a model on one rank.",
+            "How much longer the slowest rank of a step computed than the fastest one, its collectives aside: all "
+            "ranks wait for it. No data from a model on one rank.",
             "s",
             (
                 Query(quantile(0.5, SKEW), "p50", high=60),

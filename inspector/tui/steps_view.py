@@ -43,7 +43,7 @@ FIELDS: dict[str, Field[StepLine]] = {
     "sampled": Field("number", lambda line: line.sampled),
     "wasted": Field("number", lambda line: line.wasted),
     "skew": Field("duration", lambda line: line.skew_ns),
-    "straggler": Field("number", lambda line: line.straggler),
+    "straggler": Field("number", lambda line: line.straggler if line.skew_ns else -1),
     "preemptions": Field("number", lambda line: line.preemptions),
     "running": Field("number", lambda line: line.running),
     "waiting": Field("number", lambda line: line.waiting),

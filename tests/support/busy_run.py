@@ -1,4 +1,7 @@
-"""A run that goes on in a thread, in real time: a fake engine with a queue, chunks, hits, preemptions and failures."""
+"""A run that goes on in a thread, in real time: a fake engine with a queue, chunks, hits, preemptions and failures.
+
+Its steps tell of two ranks, of which now the one and now the other is the slower.
+"""
 
 from __future__ import annotations
 
