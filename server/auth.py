@@ -15,7 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .errors import ApiError
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/version", "/openapi.json", "/docs", "/redoc", "/"})
-CONTROL_PREFIXES = ("/debug/", "/metrics")  # on loopback without a key, elsewhere only with one
+# On loopback without a key, elsewhere only with one; behind /replicas/ID the replica asks once more.
+CONTROL_PREFIXES = ("/debug/", "/metrics", "/replicas/")
 # A proxy on this machine speaks for others. Most say so, in one of these or in some x-forwarded-...; none has to.
 _FORWARDED = frozenset(
     {
