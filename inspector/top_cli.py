@@ -129,7 +129,7 @@ def _culprits(top: Top, paint: Paint, columns: int) -> list[str]:
     for c in top.culprits:
         who = f"{c.kind} {safe(c.request, 24)}".rstrip()
         many = f" in {c.requests} of {looked_at}" if looked_at > 1 else ""
-        words = fold(f"{who}{many}: {safe(c.words, 200)}", columns - 28)
+        words = fold(f"{who}{many}: {safe(c.words.removeprefix(f"{c.kind}; "), 200)}", columns - 28)
         lines.append(f"{c.part:<22}{c.share:>4.0%}  " + words.replace("\n", "\n" + " " * 28))
     return lines
 

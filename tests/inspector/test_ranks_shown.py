@@ -191,7 +191,7 @@ def test_a_trace_of_one_rank_has_no_such_track(require: Callable[[str], str], tm
         assert processor.rows("select name from track where name glob 'Rank*'") == []
 
 
-def test_explain_names_the_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_and_top_name_the_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     engine, _ = skewed_engine(lambda plan: [0, 30 * MS if plan.step == 3 else 0])
     engine.add([1] * 8, max_tokens=6)
     engine.run()
@@ -201,6 +201,8 @@ def test_explain_names_the_rank(tmp_path: Path, capsys: pytest.CaptureFixture[st
     told = capsys.readouterr().out
     assert "waiting for the slowest rank: rank 1" in " ".join(told.split())
     assert any(line.startswith("rank_skew") for line in told.splitlines())
+    assert main(["top", str(tmp_path / "journal")]) == 0
+    assert "rank_skew 100% rank 1: the most in step 3: 30.0 ms" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_row_of_the_csv_has_the_part_only_where_ranks_are(tmp_path: Path) -> None:
