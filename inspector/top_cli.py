@@ -129,7 +129,8 @@ def _culprits(top: Top, paint: Paint, columns: int) -> list[str]:
     for c in top.culprits:
         who = f"{c.kind} {safe(c.request, 24)}".rstrip()
         many = f" in {c.requests} of {looked_at}" if looked_at > 1 else ""
-        words = fold(f"{who}{many}: {safe(c.words.removeprefix(f"{c.kind}; "), 200)}", columns - 28)
+        did = safe(c.words.removeprefix(f"{c.kind}; "), 200)  # a rank is what it is called
+        words = fold(f"{who}{many}: {did}", columns - 28)
         lines.append(f"{c.part:<22}{c.share:>4.0%}  " + words.replace("\n", "\n" + " " * 28))
     return lines
 
