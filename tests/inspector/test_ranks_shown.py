@@ -17,7 +17,7 @@ from nanolens.inspector.step_rows import step_lines, step_table
 from nanolens.inspector.trace_cli import main
 from nanolens.inspector.tui.steps_view import StepsView
 from nanolens.inspector.view import StepRow, View
-from nanolens.telemetry.events import AnyEvent, EngineStopped, StepFinished, StepPlanned, StepRanks
+from nanolens.telemetry.events import AnyEvent, StepFinished, StepPlanned, StepRanks
 from perfetto_checks import ON_TRACKS, check_trace
 from planted_causes import written
 from skewed_ranks import EXCHANGE, skewed_engine
@@ -192,17 +192,18 @@ def test_a_trace_of_one_rank_has_no_such_track(require: Callable[[str], str], tm
 
 
 def test_explain_and_top_name_the_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    engine, _ = skewed_engine(lambda plan: [0, 30 * MS if plan.step == 3 else 0])
-    engine.add([1] * 8, max_tokens=6)
-    engine.run()
+    engine, _ = skewed_engine(lambda plan: [0, 30 * MS if plan.step == 15 else 0])
+    for number in range(3):  # six steps each
+        engine.add([number] * 8, max_tokens=6)
+        engine.run()
     engine.close()
-    assert isinstance(engine.events[-1], EngineStopped)
-    assert main(["explain", str(written(engine, tmp_path / "journal")), "req-0"]) == 0
+    journal = str(written(engine, tmp_path / "journal"))
+    assert main(["explain", journal, "req-2"]) == 0
     told = capsys.readouterr().out
     assert "waiting for the slowest rank: rank 1" in " ".join(told.split())
     assert any(line.startswith("rank_skew") for line in told.splitlines())
-    assert main(["top", str(tmp_path / "journal")]) == 0
-    assert "rank_skew 100% rank 1: the most in step 3: 30.0 ms" in " ".join(capsys.readouterr().out.split())
+    assert main(["top", journal]) == 0
+    assert "rank_skew 100% rank 1: the most in step 15: 30.0 ms" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_row_of_the_csv_has_the_part_only_where_ranks_are(tmp_path: Path) -> None:
