@@ -40,9 +40,8 @@ def test_blocks_in_the_swap_space_count() -> None:
 
 def test_ttft_is_known_from_the_first_token_on() -> None:
     assert row_of(8).ttft_ns is None
-    assert row_of(7).ttft_ns == 18_000_000
     seq = view_of_fake_run().keyframe.sequences[7]
-    assert row_of(7).ttft_ns == seq.first_token_t - seq.arrived_t
+    assert row_of(7).ttft_ns == seq.first_token_t - seq.arrived_t > 0
 
 
 def test_the_last_itl_is_what_the_events_say_at_every_frame() -> None:
@@ -76,7 +75,7 @@ def test_an_export_has_seconds_and_names() -> None:
     table = sequence_table([row_of(8), row_of(7)])
     assert table.title == "sequences"
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    assert rows[1]["ttft_s"] == 0.018 and rows[0]["ttft_s"] is None
+    assert rows[1]["ttft_s"] == (row_of(7).ttft_ns or 0) / 1e9 > 0 and rows[0]["ttft_s"] is None
     assert rows[0]["request"] == "behind" and rows[0]["blocks"] == 0
 
 
