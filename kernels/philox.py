@@ -49,25 +49,27 @@ def _xor(own: Tensor, other: Tensor) -> Tensor:
     return own ^ other
 
 
-def exponential_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
-    """Standard exponential numbers for each row and vocabulary index.
+def exponential_noise(seeds: Tensor, positions: Tensor, vocab_size: int, first: int = 0) -> Tensor:
+    """Standard exponential numbers for each row and vocabulary index from `first` on.
 
     Args:
         seeds: [R] int64, the key (low word first).
         positions: [R] int64, 0 <= position < 2**32.
         vocab_size: V.
+        first: vocabulary index of the first column.
 
     Returns:
-        [R, V] float32; entry (r, v) is made of word v % 4 of counter (v // 4, positions[r], 0, 0).
+        [R, V] float32; entry (r, v - first) is made of word v % 4 of counter (v // 4, positions[r], 0, 0).
     """
-    rows, groups = seeds.shape[0], (vocab_size + 3) // 4
+    skipped = first % 4
+    rows, groups = seeds.shape[0], (skipped + vocab_size + 3) // 4
     bits = torch.empty(rows, groups, 4, dtype=torch.float32, device=seeds.device)
     step = max(1, _CHUNK // max(rows, 1))
-    for first in range(0, groups, step):
-        counter = torch.arange(first, min(first + step, groups), device=seeds.device)
+    for start in range(0, groups, step):
+        counter = torch.arange(start, min(start + step, groups), device=seeds.device).add_(first // 4)
         for word, values in enumerate(_words(counter[None], positions[:, None], seeds[:, None])):
-            bits[:, first : first + step, word] = values
-    return _exponential(bits.view(rows, -1)[:, :vocab_size])
+            bits[:, start : start + step, word] = values
+    return _exponential(bits.view(rows, -1)[:, skipped : skipped + vocab_size])
 
 
 def exponential_noise_at(seeds: Tensor, positions: Tensor, token_ids: Tensor) -> Tensor:

@@ -28,6 +28,16 @@ _ROUNDED = tl.constexpr(0.9999)
 
 
 @triton.jit
+def _chunk_values(logits, chunk, columns, FIRST: tl.constexpr, GROUPS: tl.constexpr):
+    """A chunk of a row's logits [4 * GROUPS]; -inf where the row has no such column."""
+    column = chunk * (4 * GROUPS) + tl.arange(0, 4 * GROUPS) - FIRST % 4
+    inside = column < columns
+    if FIRST % 4 != 0:
+        inside = inside & (column >= 0)
+    return tl.load(logits + column, mask=inside, other=-float("inf")).to(tl.float32)
+
+
+@triton.jit
 def _bound_chunks(
     logits,
     stride,
@@ -39,17 +49,19 @@ def _bound_chunks(
     vocab,
     RANDOM: tl.constexpr,
     GROUPS: tl.constexpr,
+    FIRST: tl.constexpr = 0,
 ):
     """Of each row's chunk of 4 * GROUPS tokens: the best logit, and a time before which none of its clocks rings,
     relative to that best logit. A NaN counts as +inf, so that the best logit tells of both.
+
+    Where the first column is of token FIRST, chunks begin at the group of four that the generator numbers it in.
 
     This pass is bound by its instructions, so it makes no exponential numbers: -log(1 - u) is at least u.
     """
     chunk = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
-    tokens = chunk * (4 * GROUPS) + tl.arange(0, 4 * GROUPS)
     infinity = float("inf")
-    values = tl.load(logits + row * stride + tokens, mask=tokens < vocab, other=-infinity).to(tl.float32)
+    values = _chunk_values(logits + row * stride, chunk, vocab, FIRST, GROUPS)
     values = tl.where(values < infinity, values, infinity)
     best = tl.max(values, axis=0)
     place = row * tl.num_programs(0) + chunk
@@ -57,11 +69,64 @@ def _bound_chunks(
     if RANDOM:
         temperature = tl.load(temperatures + row)
         if temperature > 0:
-            words = word_tile(chunk * GROUPS, tl.load(seeds + row), tl.load(positions + row), GROUPS)
+            words = word_tile(FIRST // 4 + chunk * GROUPS, tl.load(seeds + row), tl.load(positions + row), GROUPS)
             rate = _LOG2_E / tl.maximum(temperature, _COLDEST)
             shown = tl.where(best > -infinity, best, 0.0)
             bounds = (words.to(tl.float32) + 0.5) * tl.exp2((shown - values) * rate)
             tl.store(chunk_bound + place, tl.min(bounds, axis=0) * 2.3283064365386963e-10)
+
+
+@triton.jit
+def _race(
+    logits,
+    temperatures,
+    seeds,
+    positions,
+    bounds,
+    bests,
+    best,
+    vocab,
+    chunks,
+    FALLBACK: tl.constexpr,
+    RANDOM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    GROUPS: tl.constexpr,
+    FIRST: tl.constexpr,
+):
+    """(when the first clock of a row rings, relative to the logit `best`; whose it is, counted from the first chunk's
+    begin): races in chunks, by their bounds, until no other chunk's can be earlier.
+
+    Rarely more than one has to run. The result is that of a race among all tokens. All pointers are at the row.
+    """
+    places = tl.arange(0, WIDTH)
+    infinity = float("inf")
+    token = tl.full([], FALLBACK, tl.int32)
+    times = tl.where(bests == best, 0.0, infinity)
+    heat = tl.zeros([], tl.float32)
+    if RANDOM:
+        heat = tl.load(temperatures)
+        if heat > 0:
+            own = tl.load(bounds + places, mask=places < chunks, other=infinity)
+            times = own * tl.exp2((best - bests) * (_LOG2_E / tl.maximum(heat, _COLDEST)))
+    arrival = tl.full([], infinity, tl.float32)
+    bound, chunk = tl.min(times, axis=0, return_indices=True)
+    racing = True
+    while racing:
+        values = _chunk_values(logits, chunk, vocab, FIRST, GROUPS)
+        arrivals = tl.where(values == best, 0.0, infinity)
+        if RANDOM:
+            if heat > 0:
+                noise = exponential_tile(FIRST // 4 + chunk * GROUPS, tl.load(seeds), tl.load(positions), GROUPS)
+                arrivals = noise * tl.exp((best - values) * (1.0 / tl.maximum(heat, _COLDEST)))
+        first, winner = tl.min(arrivals, axis=0, return_indices=True)
+        winner += chunk * (4 * GROUPS)
+        if (first < arrival) | ((first == arrival) & (winner < token)):
+            arrival = first
+            token = winner
+        times = tl.where(places == chunk, infinity, times)
+        bound, chunk = tl.min(times, axis=0, return_indices=True)
+        racing = bound * _ROUNDED < arrival  # at equal logits without a draw, the first chunk's token stays
+    return arrival, token
 
 
 @triton.jit
@@ -82,10 +147,7 @@ def _race_best_chunks(
     WIDTH: tl.constexpr,
     GROUPS: tl.constexpr,
 ):
-    """Whose clock rings first in a row: races in chunks, by their bounds, until no other chunk's can be earlier.
-
-    Rarely more than one has to run. The result is that of a race among all tokens.
-    """
+    """Whose clock rings first in a row."""
     row = tl.program_id(0).to(tl.int64)
     places = tl.arange(0, WIDTH)
     infinity = float("inf")
@@ -93,32 +155,10 @@ def _race_best_chunks(
     best = tl.max(bests, axis=0)
     token = tl.full([], FALLBACK, tl.int32)
     if (best > -infinity) & (best < infinity):
-        bounds = tl.where(bests == best, 0.0, infinity)
-        heat = tl.zeros([], tl.float32)
-        if RANDOM:
-            heat = tl.load(temperatures + row)
-            if heat > 0:
-                own = tl.load(chunk_bound + row * chunks + places, mask=places < chunks, other=infinity)
-                bounds = own * tl.exp2((best - bests) * (_LOG2_E / tl.maximum(heat, _COLDEST)))
-        arrival = tl.full([], infinity, tl.float32)
-        bound, chunk = tl.min(bounds, axis=0, return_indices=True)
-        racing = True
-        while racing:
-            tokens = chunk * (4 * GROUPS) + tl.arange(0, 4 * GROUPS)
-            values = tl.load(logits + row * stride + tokens, mask=tokens < vocab, other=-infinity).to(tl.float32)
-            arrivals = tl.where(values == best, 0.0, infinity)
-            if RANDOM:
-                if heat > 0:
-                    noise = exponential_tile(chunk * GROUPS, tl.load(seeds + row), tl.load(positions + row), GROUPS)
-                    arrivals = noise * tl.exp((best - values) * (1.0 / tl.maximum(heat, _COLDEST)))
-            first, winner = tl.min(arrivals, axis=0, return_indices=True)
-            winner += chunk * (4 * GROUPS)
-            if (first < arrival) | ((first == arrival) & (winner < token)):
-                arrival = first
-                token = winner
-            bounds = tl.where(places == chunk, infinity, bounds)
-            bound, chunk = tl.min(bounds, axis=0, return_indices=True)
-            racing = bound * _ROUNDED < arrival  # at equal logits without a draw, the first chunk's token stays
+        arrival, token = _race(
+            logits + row * stride, temperatures + row, seeds + row, positions + row, chunk_bound + row * chunks,
+            bests, best, vocab, chunks, FALLBACK, RANDOM, WIDTH, GROUPS, 0,
+        )  # fmt: skip
         if arrival == infinity:
             token = tl.full([], FALLBACK, tl.int32)
     tl.store(row_best + row, best)

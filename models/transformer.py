@@ -169,11 +169,21 @@ class Transformer(nn.Module):
 
         `out`, where given, is written and returned: a captured step then has no logits of its own to keep.
         """
-        if self._collectives is not None:
-            return join_vocabulary(self._collectives.all_gather(self._head(hidden)), self.config.vocab_size, out)
+        if self._collectives is None:
+            return self.own_logits(hidden, out)
+        return self.join_logits(self.own_logits(hidden), out)
+
+    def own_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """[N, H] -> [N, `shard.vocabulary_rows`]: those of this rank's tokens, then padding that means nothing."""
         if out is not None and isinstance(self._head, PackedLinear):
             return self._head.into(hidden, out)
         return self._head(hidden)
+
+    def join_logits(self, own: Tensor, out: Tensor | None = None) -> Tensor:
+        """What `own_logits` gave on each rank -> [N, vocab_size] on all."""
+        if self._collectives is None:
+            return own
+        return join_vocabulary(self._collectives.all_gather(own), self.config.vocab_size, out)
 
     def _embed(self, input_ids: Tensor) -> Tensor:
         if self._collectives is None:

@@ -20,6 +20,7 @@ from ...kernels.attention import AttentionMetadata
 from ...kernels.decode_inputs import DecodeInputs, fill_decode_inputs
 from ...kernels.sampling import SamplingTensors, sample_checked
 from ...models.batch import ForwardBatch
+from .split_head import SplitHead
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class DecodeOutput:
 
     Attributes:
         tokens: [n] int64; -1: the logits were not finite.
-        logits: [n, num_tokens] in the model's dtype.
+        logits: [n, num_tokens] in the model's dtype; [n, columns] where the head is split.
         padding: sequences computed beyond the n.
     """
 
@@ -110,6 +111,7 @@ class DecodeSteps:
         sizes: from `graph_sizes`.
         metadata: describes a batch to attention: (block_tables, rows, context_lens) -> metadata. Called while a graph
             is captured, so it may not look at the tensors' contents there.
+        split: where ranks share the vocabulary: logits then stay in parts, and tokens are sampled from those.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class DecodeSteps:
         num_tokens: int,
         sizes: Sequence[int],
         metadata: Callable[[Tensor, Tensor, Tensor], AttentionMetadata],
+        split: SplitHead | None = None,
     ) -> None:
         self.sizes = list(sizes)
         self._model = model
@@ -130,12 +133,14 @@ class DecodeSteps:
         self._block_size = block_size
         self._num_tokens = num_tokens
         self._metadata = metadata
+        self._split = split
         self._device = rows.last_tokens.device
         self._control = torch.zeros((2, self.sizes[-1]), dtype=torch.int32, device=self._device)
         self._inputs = DecodeInputs.empty(self._control)
         self._index = torch.zeros(self.sizes[-1], dtype=torch.int64, device=self._device)
         # One buffer for all sizes: a captured step with logits of its own would keep them for good.
-        self._logits = torch.empty((self.sizes[-1], vocab_size), dtype=kv_caches[0][0].dtype, device=self._device)
+        width = vocab_size if split is None else split.columns
+        self._logits = torch.empty((self.sizes[-1], width), dtype=kv_caches[0][0].dtype, device=self._device)
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
 
     @property
@@ -176,6 +181,12 @@ class DecodeSteps:
             tokens, logits = self._compute(size)
         return DecodeOutput(tokens[:count], logits[:count], size - count)
 
+    def whole_logits(self, output: DecodeOutput) -> Tensor:
+        """[n, num_tokens] of a step's output. Where the head is split they are joined now, on all ranks."""
+        if self._split is None:
+            return output.logits
+        return self._split.join(output.logits)[:, : self._num_tokens]
+
     def take_back(self, count: int) -> None:
         """Make the tokens that the last step of `count` sequences computed from their last ones again.
 
@@ -197,12 +208,16 @@ class DecodeSteps:
         fill_decode_inputs(own, rows.last_tokens, rows.block_tables, rows.temperature, rows.seeds, self._block_size)
         attention = self._metadata(rows.block_tables, own.rows, own.context_lens)
         hidden = self._model.forward(own.input_ids, own.positions, ForwardBatch(self._kv_caches, own.slots, attention))
-        logits = self._model.logits(hidden, self._logits[:size])[:, : self._num_tokens]
         unused = own.temperature  # by the flags
         params = SamplingTensors(
             own.temperature, unused, unused, unused, own.seeds, own.sample_positions,
             any_random=True, any_top_k=False, any_top_p=False, any_min_p=False,
         )  # fmt: skip
-        tokens = sample_checked(logits, params)
+        if self._split is None:
+            logits = self._model.logits(hidden, self._logits[:size])[:, : self._num_tokens]
+            tokens = sample_checked(logits, params)
+        else:
+            logits = self._split.logits(hidden, self._logits[:size])
+            tokens = self._split.sample(logits, params)
         rows.last_tokens.index_copy_(0, own.rows.long(), tokens)
         return tokens, logits

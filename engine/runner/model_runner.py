@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 import torch
 
 from ...errors import InvalidConfig
-from ...kernels.attention import AttentionMetadata, build_metadata, choose_attention, decode_metadata
+from ...kernels.attention import build_metadata, choose_attention, decode_metadata
 from ...kernels.logprobs import Logprobs
 from ...models.batch import ForwardBatch
 from ...models.config import ModelConfig
@@ -30,7 +31,8 @@ from .launched import LaunchedStep
 from .logprobs import prompt_targets, prompt_token_logprobs
 from .memory_errors import out_of_device_memory
 from .readback import Readback
-from .sampler import Sampler
+from .sampler import Sampled, Sampler
+from .split_head import SplitHead
 from .staging import Staging
 from .warmup import exercise, pool_blocks
 
@@ -54,6 +56,7 @@ class ModelRunner:
         num_valid_tokens: ids from here on are never sampled (a vocabulary padded beyond the tokenizer's).
         agree: from the blocks that this rank has room for to those that all have, where several share the model.
         waited: nanoseconds that this rank has spent in collectives so far, [1] int64 on `device`.
+        split: the head, where several ranks share it; they see the same plans.
 
     Attributes:
         num_blocks: KV blocks in the pool.
@@ -77,6 +80,7 @@ class ModelRunner:
         num_valid_tokens: int | None = None,
         agree: Callable[[int], int] = int,
         waited: Callable[[], torch.Tensor] | None = None,
+        split: SplitHead | None = None,
     ) -> None:
         shape = model.config
         if config.max_model_len is not None and config.max_model_len > shape.max_position_embeddings:
@@ -87,7 +91,7 @@ class ModelRunner:
         self.vocab_size = shape.vocab_size
         self.device = device
         self.startup: dict[str, int] = {}
-        self._model, self._waited = model, waited
+        self._model, self._waited, self._split = model, waited, split
         dtype: torch.dtype = getattr(torch, shape.dtype or "float32")
         self.attention = choose_attention(config.attention, device, dtype, config.block_size, shape.head_dim)
         self.num_blocks = agree(pool_blocks(model, config, device, dtype, self.attention, self.startup))
@@ -96,7 +100,7 @@ class ModelRunner:
         pages = (self.num_blocks, config.block_size, shape.num_kv_heads, shape.head_dim)
         pool = kv_cache.allocate(shape.num_layers, pages, dtype, device)
         self.kv_caches = kv_cache.by_layer(pool)
-        self._block_size = config.block_size
+        self._block_size = page = config.block_size
         max_blocks = -(-self.max_model_len // config.block_size)
         self._batch = InputBatch(config.max_num_seqs, max_blocks, config.block_size)
         self._staging = Staging(device)
@@ -106,10 +110,10 @@ class ModelRunner:
         self._prompt_tops: dict[int, int] = {}  # row -> alternatives for prompt tokens, where asked for
         self._decodes: DecodeSteps | None = None
         if device.type == "cuda" and self.attention != "torch" and not config.enforce_eager:
-            sizes = graph_sizes(config.max_num_seqs)
             self._decodes = DecodeSteps(
-                model, self.kv_caches, self._rows, config.block_size, self.vocab_size, num_tokens, sizes,
-                self._decode_metadata,
+                model, self.kv_caches, self._rows, page, self.vocab_size, num_tokens, graph_sizes(config.max_num_seqs),
+                partial(decode_metadata, block_size=page, max_context_len=self.max_model_len, backend=self.attention),
+                split,
             )  # fmt: skip
             self.startup["capture_ns"] = self._decodes.capture()
             self.startup["num_graphs"] = self._decodes.num_graphs
@@ -242,9 +246,7 @@ class ModelRunner:
             self._rows.temperature.index_copy_(0, rows, there)
             self._rows.seeds.index_copy_(0, rows, own)
 
-    def _launch_decode(
-        self, decodes: DecodeSteps, plan: StepPlan, rows: list[int], readback: Readback
-    ) -> LaunchedStep:
+    def _launch_decode(self, decodes: DecodeSteps, plan: StepPlan, rows: list[int], readback: Readback) -> LaunchedStep:
         """One token for each sequence, all of whose inputs are on the device."""
         starts = np.array(plan.starts, dtype=np.int64)
         order = np.argsort(-starts, kind="stable")  # attention ends sooner when the longest contexts begin first
@@ -255,7 +257,8 @@ class ModelRunner:
         step = LaunchedStep(plan, samples, None, None, [], [], [], readback, decodes.num_graphs > 0, output.padding)
         if self._sampler.needs_more(rows):
             decodes.take_back(len(rows))  # what the step has sampled is none of the sequences' tokens
-            self._sample(step, output.logits)
+            logits = decodes.whole_logits(output).float()
+            self._keep(step, self._sampler.sample(logits, plan.sequences, samples))
             return step
         try:
             step.tokens = readback.tensor(output.tokens)
@@ -283,13 +286,17 @@ class ModelRunner:
         prompts = self._prompt_logprobs(plan, rows, arrays, hidden, readback) if self._prompt_tops else []
         step = LaunchedStep(plan, arrays.samples, None, None, [], [], prompts, readback)
         if arrays.samples.plan:
-            # Only the states of sampling rows go through the head.
-            self._sample(step, self._model.logits(hidden.index_select(0, sampling)))
+            states = hidden.index_select(0, sampling)  # only those of sampling rows go through the head
+            if self._split is None or self._sampler.needs_more(arrays.samples.rows.tolist()):
+                logits = self._model.logits(states).float()
+                sampled = self._sampler.sample(logits, plan.sequences, arrays.samples)
+            else:
+                sampled = self._sampler.sample_split(self._split, states, arrays.samples)
+            self._keep(step, sampled)
         return step
 
-    def _sample(self, step: LaunchedStep, logits: torch.Tensor) -> None:
+    def _keep(self, step: LaunchedStep, sampled: Sampled) -> None:
         sequences, samples, readback = step.plan.sequences, step.samples, step.readback
-        sampled = self._sampler.sample(logits.float(), sequences, samples)
         tokens = readback.tensor(sampled.tokens)
         if sampled.logprobs is not None:
             step.logprobs, step.logprob_rows = readback.logprobs(sampled.logprobs), sampled.logprob_rows
@@ -321,10 +328,3 @@ class ModelRunner:
         for pages in self.kv_caches:
             for cache in pages:
                 cache[blocks] = cache[blocks].nan_to_num()
-
-    def _decode_metadata(
-        self, block_tables: torch.Tensor, rows: torch.Tensor, context_lens: torch.Tensor
-    ) -> AttentionMetadata:
-        return decode_metadata(
-            block_tables, rows, context_lens, self._block_size, self.max_model_len, self.attention
-        )

@@ -17,6 +17,7 @@ from ...kernels.penalties import apply_logit_bias, apply_penalties, mask_tokens
 from ...kernels.sampling import SamplingTensors, sample_checked
 from ..sequence import Sequence
 from .input_batch import IntArray, SampleRows
+from .split_head import SplitHead
 from .staging import Staging
 from .token_counts import TokenCounts
 from .token_rules import StepRules, TokenRules
@@ -117,6 +118,11 @@ class Sampler:
             most = max(self._num_logprobs[plan_rows[i]] for i in asking)
             logprobs = token_logprobs(raw, tokens.index_select(0, which).clamp(min=0), most)
         return Sampled(tokens, logprobs, asking)
+
+    def sample_split(self, head: SplitHead, hidden: torch.Tensor, samples: SampleRows) -> Sampled:
+        """Sample a token for each of [S, H] states, none of whose rows `needs_more`; the ranks exchange no logits."""
+        params = self._tensors(samples.rows, samples.positions)
+        return Sampled(head.sample(head.logits(hidden), params), None, [])
 
     def keep(self, rows: IntArray, tokens: torch.Tensor) -> None:
         """Make sampled tokens ([S], of these rows) the rows' last ones, and count them.

@@ -17,6 +17,7 @@ from ..config import EngineConfig
 from .launched import LaunchedStep
 from .load import pick_device
 from .model_runner import ModelRunner
+from .split_head import SplitHead
 from .tensor_parallel_rank import BuiltRank, RankSetup
 
 HOST = "127.0.0.1"  # ranks share a machine
@@ -35,9 +36,11 @@ def build(setup: RankSetup) -> BuiltRank:
     collectives = join(shard, _meet(setup), device)
     config = rank_config(setup.config, setup.rank)
     model = load_model(config.model, config.dtype, device, shard, collectives)
+    split = SplitHead(model, collectives, setup.num_tokens) if setup.size > 1 else None
     runner = ModelRunner(
-        model, config, device, num_valid_tokens=setup.num_tokens, agree=setup.agree, waited=collectives.waited
-    )
+        model, config, device, num_valid_tokens=setup.num_tokens, agree=setup.agree, waited=collectives.waited,
+        split=split,
+    )  # fmt: skip
     return BuiltRank(runner, device.type == "cuda", _is_done, collectives.close)
 
 

@@ -107,6 +107,17 @@ def test_all_that_happens_to_requests_leaves_their_tokens_alone(options: dict[st
     assert found[0] == found[1]
 
 
+def test_plain_draws_are_those_of_one_rank() -> None:
+    """No request asks for more than a temperature, so that ranks sample from their own tokens all the time."""
+    heats = [(0.0, None), (0.3, 1), (1.0, 2), (2.5, -3), (0.8, 2**62)]
+    params = [SamplingParams(temperature=heat, seed=seed, max_tokens=30, ignore_eos=True) for heat, seed in heats]
+    found = []
+    for size in (1, 2):
+        with opened(TINY, size, num_blocks=200) as llm:
+            found.append(told(llm.generate([prompt_of(9 + index, index) for index in range(len(params))], params)))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize(("family", "changes"), [
     ("Llama", {"vocab_size": 97, "num_key_value_heads": 1}),  # the only KV head is on both ranks
     ("Qwen2", {"tie_word_embeddings": True}),

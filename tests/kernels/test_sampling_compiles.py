@@ -13,6 +13,7 @@ PROGRAM = """
 import triton
 from triton.backends.compiler import GPUTarget
 from nanolens.kernels import triton_penalties as penalties, triton_sampling as plain, triton_sampling_filters as filters
+from nanolens.kernels import triton_sampling_parts as parts
 
 def build(kernel, signature, constants, warps):
     signature = {**signature, **dict.fromkeys(constants, "constexpr")}
@@ -26,9 +27,16 @@ for logits in ("*fp32", "*bf16", "*fp16"):
     matrix = dict(logits=logits, stride="i64")
     for random in (False, True):
         passes = {**matrix, **rows, **chunks}
-        build(plain._bound_chunks, {**passes, "vocab": "i32"}, dict(RANDOM=random, GROUPS=512), 4)
+        for first in (0, 75_968, 37_985):
+            own = dict(RANDOM=random, GROUPS=512, FIRST=first)
+            build(plain._bound_chunks, {**passes, "vocab": "i32"}, own, 4)
         passes |= dict(row_best="*fp32", sampled="*i64", vocab="i32", chunks="i32")
         build(plain._race_best_chunks, passes, dict(FALLBACK=-1, RANDOM=random, WIDTH=128, GROUPS=512), 4)
+        for first, size in ((0, 2), (75_968, 2), (37_985, 4)):
+            own = dict(RANDOM=random, GROUPS=512, FIRST=first)
+            race = {**matrix, **rows, **dict(all_best="*fp32", chunk_bound="*fp32", offers="*i64")}
+            race |= dict.fromkeys(("columns", "chunks", "rows", "rank"), "i32")
+            build(parts._race_part, race, {**own, "SIZE": size, "WIDTH": 64}, 4)
     columns = dict(row_best="*fp32", top_ks="*i64", top_ps="*fp32", min_ps="*fp32", sampled="*i64")
     build(filters._filter_rows, {**matrix, **rows, **columns}, dict(VOCAB=151_937, TILE=2048), 16)
     counts = dict(slots="*i64", prompt_mask="*i1", mask_stride="i64", output_counts="*i32", counts_stride="i64")
@@ -36,6 +44,7 @@ for logits in ("*fp32", "*bf16", "*fp16"):
     build(penalties._penalise, {**matrix, **counts, **factors}, dict(HAS_SLOTS=True, BLOCK=2048), 4)
     pairs = dict(rows="*i64", token_ids="*i64", size="i32")
     build(penalties._forbid_at, {**matrix, **pairs}, dict(BLOCK=128), 1)
+build(parts._take_best_offers, dict(offers="*i64", sampled="*i64", rows="i32"), dict(SIZE=4, BLOCK=128), 4)
 pairs = dict(logits="*fp32", stride="i64", rows="*i64", token_ids="*i64", values="*fp32", size="i32")
 build(penalties._add_at, pairs, dict(BLOCK=128), 1)
 pairs = dict(output_counts="*i32", stride="i64", slots="*i64", token_ids="*i64", size="i32")

@@ -53,6 +53,8 @@ def compile_kernel(kernel: Any, dtype: str, num_warps: int, **constants: int | b
 def variants() -> Iterator[tuple[Any, str, int, dict[str, int | bool]]]:
     """Kernel, dtype, warps and constants of what is launched, at the widest tiles."""
     yield triton_all_reduce._stamp, "bf16", 1, {"SIGN": 1}
+    offers = {"SIZE": 2, "LANES": 2, "BLOCK": 512, "PROGRAMS": 1024, "CAPACITY": 1 << 22, "SUM": False}
+    yield triton_all_reduce._exchange, "i64", 4, offers
     for dtype, lanes in (("bf16", 8), ("fp16", 8), ("fp32", 4)):
         for size, tokens in ((2, 2), (3, 4), (8, 8)):
             shape = {"SIZE": size, "LANES": tokens, "BLOCK": 256 * lanes, "PROGRAMS": 1024, "CAPACITY": 1 << 22}

@@ -1,4 +1,4 @@
-"""A program for tests: one GPU's rank; checks collectives against float64, then computes a split model's logits.
+"""A program for tests: one GPU's rank; checks collectives and sampling, then computes a split model's logits.
 
 Usage: gpu_ranks.py RANK SIZE FOLDER. Every rank draws every rank's tensors itself, so that it knows what must come out.
 It saves the logits of the models in FOLDER as FOLDER/RANK.pt, and fails at the first wrong bit.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,10 +17,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from nanolens.kernels.attention import build_metadata
+from nanolens.kernels.sampling import SamplingTensors, sample_checked
+from nanolens.kernels.sampling_parts import VocabularyPart, sample_part_checked
 from nanolens.models import load_model
 from nanolens.models.batch import ForwardBatch
 from nanolens.models.collectives import GpuCollectives, join
-from nanolens.models.parallel import Shard
+from nanolens.models.parallel import Shard, join_vocabulary
+from sampling_rows import mixed_params
+from split_sampling import columns_of, part_of
 from tiny_models import some_ids
 
 SHAPES = ((1, 8), (1, 1024), (1, 4096), (3, 1000), (7, 4097), (64, 4096), (256, 4096), (512, 8192))
@@ -77,26 +83,87 @@ def check_graph(collectives: GpuCollectives, shard: Shard, replays: int = 500) -
     assert int(collectives.waited()) > before
 
 
+def check_sampling(collectives: GpuCollectives, shard: Shard) -> None:
+    """Tokens drawn from the ranks' own columns are those drawn from whole rows, in a graph too."""
+    for vocab, num_tokens in ((151_936, 151_669), (50_001, 50_001)):
+        part = part_of(shard.rank, shard.size, vocab, num_tokens)
+        for rows in (1, 256):
+            for dtype in (torch.bfloat16, torch.float32):
+                params, result = mixed_params(rows, "cuda"), torch.empty(rows, dtype=torch.int64, device="cuda")
+                own = columns_of(whole_logits(rows, vocab, dtype, seed=0), part).clone()
+                graph = captured(partial(sample_own, own, part, params, collectives, result))
+                for seed in range(3):
+                    logits = whole_logits(rows, vocab, dtype, seed)
+                    own.copy_(columns_of(logits, part))
+                    expected = sample_checked(logits[:, :num_tokens], params)
+                    graph.replay()
+                    assert torch.equal(result, expected), (vocab, rows, dtype, seed)
+                    sample_own(own, part, params, collectives, result)
+                    assert torch.equal(result, expected), (vocab, rows, dtype, seed)
+
+
+def whole_logits(rows: int, vocab: int, dtype: torch.dtype, seed: int) -> Tensor:
+    """The same on all ranks; of more than three rows one has ties, one NaN near its end, and one forbids all."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+    logits = (torch.randn(rows, vocab, generator=generator, device="cuda") * 3).to(dtype)
+    if rows > 3:
+        logits[0] = logits[0].round()
+        logits[2, -300] = torch.nan
+        logits[3] = -torch.inf
+    return logits
+
+
+def sample_own(
+    own: Tensor, part: VocabularyPart, params: SamplingTensors, collectives: GpuCollectives, result: Tensor
+) -> None:
+    """Tokens by way of the ranks' own columns."""
+    result.copy_(sample_part_checked(own, part, params, collectives.all_gather))
+
+
+def sample_joined(own: Tensor, params: SamplingTensors, collectives: GpuCollectives, out: Tensor) -> None:
+    """Tokens by way of all columns on each rank."""
+    sample_checked(join_vocabulary(collectives.all_gather(own), out.shape[1], out), params)
+
+
+def captured(call: Callable[[], object], times: int = 1) -> torch.cuda.CUDAGraph:
+    """A graph of a call, after one that compiles what it needs."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            call()
+    return graph
+
+
 def measure(collectives: GpuCollectives, shard: Shard) -> None:
-    """Microseconds of a sum and a gathering in a graph, ours and NCCL's, to stdout; never judged."""
+    """Microseconds of sums, ours and NCCL's, and of sampling, in a graph, to stdout; never judged."""
     for rows in (1, 8, 64, 256, 512):
         x = torch.zeros(rows, 4096, dtype=torch.bfloat16, device="cuda")
         for name, call in (("ours", collectives.all_reduce), ("nccl", dist.all_reduce)):
-            call(x)
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                for _ in range(50):
-                    call(x)
-            graph.replay()
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            for _ in range(10):
-                graph.replay()
-            end.record()
-            torch.cuda.synchronize()
-            if shard.rank == 0:
-                print(f"sum of {x.nbytes} B by {name}: {begin.elapsed_time(end) * 2:.2f} us", flush=True)
+            tell(shard, f"sum of {x.nbytes} B by {name}", partial(call, x))
+    vocab = 151_936
+    part = part_of(shard.rank, shard.size, vocab, vocab)
+    for rows in (1, 64, 256):
+        params, result = mixed_params(rows, "cuda"), torch.empty(rows, dtype=torch.int64, device="cuda")
+        whole = whole_logits(rows, vocab, torch.bfloat16, seed=0)
+        own = columns_of(whole, part).contiguous()
+        tell(shard, f"{rows} tokens from joined logits", partial(sample_joined, own, params, collectives, whole))
+        tell(shard, f"{rows} tokens from own logits", partial(sample_own, own, part, params, collectives, result))
+
+
+def tell(shard: Shard, what: str, call: Callable[[], object]) -> None:
+    """How long a call takes on the device, from fifty in a graph."""
+    graph = captured(call, 50)
+    graph.replay()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(10):
+        graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    if shard.rank == 0:
+        print(f"{what}: {begin.elapsed_time(end) * 2:.2f} us", flush=True)
 
 
 @torch.inference_mode()
@@ -123,6 +190,7 @@ def main() -> None:
     assert isinstance(collectives, GpuCollectives)
     check_values(collectives, shard)
     check_graph(collectives, shard)
+    check_sampling(collectives, shard)
     measure(collectives, shard)
     found = {}
     for path in sorted(folder.glob("*/config.json")):

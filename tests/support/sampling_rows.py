@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -60,6 +62,14 @@ def join_params(parts: list[SamplingTensors]) -> SamplingTensors:
         column("seeds"),
         column("positions"),
     )
+
+
+def mixed_params(rows: int, device: str = "cpu") -> SamplingTensors:
+    """Greedy rows among warm, hot and cold ones, without filters."""
+    heats = (0.0, 1.0, 30.0, 0.4, 1e-45)
+    params = make_params(rows, seed=rows, device=device)
+    temperature = torch.tensor([heats[row % 5] for row in range(rows)], device=device)
+    return replace(params, temperature=temperature, any_top_k=False, any_top_p=False, any_min_p=False)
 
 
 def chi_square(counts: Tensor, probabilities: Tensor) -> float:
