@@ -23,7 +23,7 @@ from .startup import base_url, load_tokenizer_alone, say
 
 STORE_BYTES = 100 << 20  # of Ray's object store: answers are small
 APP = "nanolens"
-LOGGING = {"log_level": "WARNING", "enable_access_log": False}  # of Ray Serve's processes
+LOGGING = {"log_level": "WARNING"}  # of Ray Serve's processes
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
@@ -123,7 +123,7 @@ def _serve(settings: ServeSettings, keys: Sequence[str], port: int, signals: Sig
         if signals.stop.is_set():
             say("ended before it was ready")
             return False
-        raise NanolensError(f"the replicas did not start: {error}") from error
+        raise NanolensError(f"the replicas did not start: {_reason() or error}") from error
     base = base_url(settings, port)
     for line in (f"OpenAI API   {base}/v1", f"replicas     {base}/debug/fleet", f"metrics      {base}/metrics"):
         say(line)
@@ -145,3 +145,14 @@ def _serve(settings: ServeSettings, keys: Sequence[str], port: int, signals: Sig
         say(f"the front is gone: {type(error).__name__}")
     say("ended")
     return True
+
+
+def _reason() -> str:
+    """What the replicas that did not start say, as far as Ray knows."""
+    from ray import serve
+
+    with contextlib.suppress(Exception):  # Ray's own: then its first words have to do
+        found = serve.status().applications[APP].deployments
+        told = [each.message.strip() for each in found.values() if each.status in ("DEPLOY_FAILED", "UNHEALTHY")]
+        return "; ".join(each.splitlines()[-1] for each in told if each)  # of a traceback: what it ends in
+    return ""

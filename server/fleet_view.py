@@ -13,6 +13,7 @@ from .fleet_messages import HttpCall, Report, Route
 HASH_BYTES = 8  # of a block, as the journal has it
 RECENT_S = 5.0  # for which a prompt that was sent to a replica counts as cached there, before the journal says so
 MAX_RECENT = 1 << 16  # hashes
+FRESH_S = 30.0
 
 
 @dataclass
@@ -24,22 +25,25 @@ class ReplicaView:
         cached: hashes of the blocks that its engine caches.
         recent: hashes of prompts that were sent to it -> when.
         in_flight: calls that were sent to it from here and have not ended.
+        fresh: blocks that were to be computed there lately, as of `fresh_t`; half as much every FRESH_S.
+        fresh_t: when.
     """
 
     report: Report
     cached: set[bytes] = field(default_factory=set)
     recent: dict[bytes, float] = field(default_factory=dict)
     in_flight: set[str] = field(default_factory=set)
+    fresh: float = 0.0
+    fresh_t: float = 0.0
 
     @property
     def load(self) -> int:
         """Requests that it holds: as it said, or, where that is older, those sent from here."""
         return max(len(self.in_flight), self.report.waiting + self.report.running)
 
-    @property
-    def num_known(self) -> int:
-        """Blocks that it caches, or is about to."""
-        return len(self.cached) + sum(each not in self.cached for each in self.recent)
+    def fresh_at(self, now: float) -> float:
+        """Blocks that were to be computed there lately."""
+        return self.fresh * float(0.5 ** ((now - self.fresh_t) / FRESH_S))
 
     def matched(self, hashes: Sequence[bytes], since: float) -> int:
         """How many leading blocks it caches, or is about to, as prompts sent after `since` are computed there."""
@@ -56,8 +60,9 @@ class ReplicaView:
         self.cached.difference_update(_split(report.removed))
         self.cached.update(_split(report.added))
 
-    def expect(self, hashes: Iterable[bytes], now: float) -> None:
-        """Note that a prompt was sent there."""
+    def expect(self, hashes: Sequence[bytes], matched: int, now: float) -> None:
+        """Note that a prompt was sent there, of which so many blocks are cached."""
+        self.fresh, self.fresh_t = self.fresh_at(now) + len(hashes) - matched, now
         for each in hashes:
             self.recent.pop(each, None)
             self.recent[each] = now
@@ -113,12 +118,13 @@ class FleetView:
             if (view := self._replicas.get(report.replica)) is not None:
                 view.take(report)
 
-    def begin(self, replica: str, number: str, hashes: Iterable[bytes]) -> None:
+    def begin(self, replica: str, number: str, hashes: Sequence[bytes]) -> None:
         """A call that generates went to a replica."""
+        now = self._clock()
         with self._lock:
             if (view := self._replicas.get(replica)) is not None:
                 view.in_flight.add(number)
-                view.expect(hashes, self._clock())
+                view.expect(hashes, view.matched(hashes, now - RECENT_S), now)
 
     def end(self, replica: str, number: str) -> None:
         """A call has ended."""
@@ -130,7 +136,8 @@ class FleetView:
         """Say which of these replicas a call goes to, and which are next if that one takes no more.
 
         The most of its prompt that is cached decides, as long as that replica is not too far ahead in load and has
-        free blocks where it has a queue; then load: requests held, those that wait, blocks cached.
+        free blocks where it has a queue; then load. Of those about equally loaded the one that had least to compute
+        lately gets it, so that prefixes spread over the fleet.
         """
         with self._lock:
             views = {name: self._replicas.get(name) or ReplicaView(Report(name)) for name in names}
@@ -141,13 +148,28 @@ class FleetView:
             return route
         sound = [name for name in names if not views[name].report.trouble] or list(names)
         open_to = [name for name in sound if name not in call.avoid] or sound
-        by_load = sorted(open_to, key=lambda name: _by_load(views[name], name, call.hashes))
-        since = self._clock() - RECENT_S
+        now = self._clock()
+        by_load = sorted(open_to, key=self._order(views, open_to, call.hashes, now))
+        since = now - RECENT_S
         matched = {name: views[name].matched(call.hashes, since) for name in by_load}
         first, route.reason = self._first(by_load, matched, views, len(call.hashes))
         route.order = (first, *(name for name in by_load if name != first))
         route.matched, route.best_matched = matched[first], max(matched.values())
         return route
+
+    def _order(
+        self, views: dict[str, ReplicaView], names: Sequence[str], hashes: Sequence[bytes], now: float
+    ) -> Callable[[str], tuple[int, int, float, int, bytes]]:
+        """A key that sorts by load; among equals by the prompt's first block, so that equal prompts meet."""
+        most = min(views[name].load for name in names) + self.slack // 2
+
+        def key(name: str) -> tuple[int, int, float, int, bytes]:
+            view = views[name]
+            tie = blake2b(name.encode() + (hashes[0] if hashes else b""), digest_size=8).digest()
+            fresh = round(view.fresh_at(now) / max(1, len(hashes)), 1) if hashes else 0.0
+            return max(0, view.load - most), view.report.waiting, fresh, view.load, tie
+
+        return key
 
     def _first(
         self, by_load: Sequence[str], matched: dict[str, int], views: dict[str, ReplicaView], blocks: int
@@ -166,14 +188,6 @@ class FleetView:
         if report.waiting and report.free_blocks < needs and not views[least].report.waiting:
             return least, "no_blocks"
         return holder, "prefix"
-
-
-def _by_load(view: ReplicaView, name: str, hashes: Sequence[bytes]) -> tuple[int, int, int, bytes]:
-    """Sorts by load, then by how much is cached, so that prefixes spread over the fleet; among equals the prompt's
-    first block decides, so that equal prompts meet at one replica.
-    """
-    tie = blake2b(name.encode() + (hashes[0] if hashes else b""), digest_size=8).digest()
-    return view.load, view.report.waiting, view.num_known // max(1, len(hashes)), tie
 
 
 def _split(hashes: bytes) -> list[bytes]:

@@ -28,6 +28,7 @@ class Http(uvicorn.Server):
                 log_level="warning", log_config=None, access_log=access_log, server_header=False,
                 proxy_headers=False, lifespan="off", backlog=BACKLOG, timeout_graceful_shutdown=GRACE_S,
                 timeout_keep_alive=KEEP_ALIVE_S, ws="none",
+                http="h11",  # whatever else is installed: another one is not tested with what cuts connections
             )
         )  # fmt: skip
 

@@ -54,6 +54,7 @@ class Fleet:
             max_ongoing_requests=1 << 16, max_surge_percent=100,
             health_check_period_s=HEALTH_S, graceful_shutdown_wait_loop_s=0.2,
             graceful_shutdown_timeout_s=self.settings.drain_seconds + NO_GRACE_S,
+            logging_config={"enable_access_log": self.settings.access_log},
         )  # fmt: skip
         return front.bind(replicas, self._name, self.settings, self._keys, self._block_key)
 
@@ -68,7 +69,7 @@ class Fleet:
             Replica, name="Replica", ray_actor_options=self._actor_options, max_ongoing_requests=room,
             health_check_period_s=HEALTH_S, health_check_timeout_s=settings.stall_seconds,
             graceful_shutdown_timeout_s=settings.drain_seconds + NO_GRACE_S, graceful_shutdown_wait_loop_s=0.2,
-            max_constructor_retry_count=START_TRIES,
+            max_constructor_retry_count=START_TRIES, logging_config={"enable_access_log": False},
             request_router_config=RequestRouterConfig(
                 request_router_class=self._router,
                 request_router_kwargs={"fleet": self._name, "slack": max(MIN_SLACK, seqs // 8)},

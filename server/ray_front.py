@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -219,7 +220,10 @@ class Front:
 
     async def _scrape(self, call: HttpCall, known: Sequence[str]) -> Response:
         """The metrics of all replicas as one scrape; of one that does not answer there are none."""
-        found = await asyncio.gather(*(self._scrape_one(call, name) for name in known))
+        # Each in a context of its own: Ray takes calls of one request that are routed at once for one and the same.
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._scrape_one(call, name), context=contextvars.Context()) for name in known]
+        found = await asyncio.gather(*tasks)
         kinds = [kind for kind, _ in found if kind]
         kind = kinds[0] if kinds else "text/plain; charset=utf-8"
         scrapes = {name: body for name, (each, body) in zip(known, found, strict=True) if each == kind}
@@ -248,7 +252,9 @@ class Front:
         while True:
             for name in self._fleet.replicas:
                 if name not in self._asking:
-                    task = asyncio.get_running_loop().create_task(self._ask_report(name))
+                    task = asyncio.get_running_loop().create_task(
+                        self._ask_report(name), context=contextvars.Context()
+                    )
                     self._asking[name] = task
                     task.add_done_callback(lambda done, name=name: self._asking.pop(name, None))  # type: ignore[misc]
             await asyncio.sleep(LOOK_S)

@@ -90,11 +90,27 @@ def test_a_prompt_that_was_just_sent_counts_as_cached_for_a_while() -> None:
     assert view.choose(("a", "b"), call()).reason == "load"
 
 
-def test_new_prefixes_go_to_the_replica_that_caches_least() -> None:
+def test_new_prefixes_spread_over_replicas_that_are_about_equally_loaded() -> None:
+    view = fleet("a", "b", slack=4)
+    first = view.choose(("a", "b"), call()).order[0]
+    view.begin(first, "1", PROMPT)
+    view.end(first, "1")
+    other = "ab".replace(first, "")
+    view.take(whole(other, running=2))
+    route = view.choose(("a", "b"), call(OTHER))
+    assert (route.order[0], route.reason) == (other, "load")
+    view.take(whole(other, running=3))
+    assert view.choose(("a", "b"), call(OTHER)).order[0] == first
+
+
+def test_prompts_that_are_found_in_a_cache_give_a_replica_nothing_to_compute() -> None:
     view = fleet("a", "b")
     view.take(whole("a", PROMPT))
-    route = view.choose(("a", "b"), call(OTHER))
-    assert (route.order[0], route.reason) == ("b", "load")
+    view.begin("a", "1", PROMPT)
+    view.begin("b", "2", OTHER[:1])
+    view.end("a", "1")
+    view.end("b", "2")
+    assert view.choose(("a", "b"), call((b"n" * 8,))).order[0] == "a"
 
 
 def test_a_report_of_changes_adds_and_removes() -> None:
