@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..inspector.short_pauses import rare_collections
 from ..telemetry.latency import Latency
 from ..telemetry.latency_tracks import LatencyTracks
 from ..telemetry.reader import JournalReader
@@ -22,6 +23,7 @@ from .inspect_history import _peak_mib, record
 
 def analyse(directory: Path) -> None:
     """Divide the time of every request of a journal; print times and memory."""
+    rare_collections()  # as nano-trace does
     before, events = _peak_mib(), 0
     began = time.process_time()
     tracks = LatencyTracks()

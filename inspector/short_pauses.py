@@ -1,4 +1,4 @@
-"""Keeps the interpreter from holding up a thread that answers keys. Knows nothing of what the threads do."""
+"""Keeps the garbage collector, and threads, from holding a program up. Knows nothing of what the program does."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from collections.abc import Iterator
 
 SWITCH_S = 0.0005  # that a thread computes on while another one waits for the interpreter; 5 ms otherwise
 YOUNG, OLDER, OLDEST = 2_000, 20, 50  # as of `gc.set_threshold`: a young collection walks 2,000 containers, 1 ms
+MANY = 50_000  # containers between two young collections of a program that only reads and adds up
+
+
+def rare_collections() -> None:
+    """For a program that builds up what it keeps and ends: what it has is not walked again and again."""
+    gc.freeze()
+    gc.set_threshold(MANY, OLDER, OLDEST)
 
 
 @contextlib.contextmanager

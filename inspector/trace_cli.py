@@ -33,6 +33,7 @@ from .describe import describe, plural, sequences_of
 from .explain_cli import add_explain
 from .export_cli import add_export
 from .replay_cli import add_replay
+from .short_pauses import rare_collections
 from .top_cli import add_top
 from .trace_output import ClosedOutput, silence_output
 from .trace_text import safe
@@ -52,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         0: done; 1: `check` found a contradiction, or `replay` a divergence; 2: wrong usage, a journal that can't be
         read, or an output that can't be written.
     """
+    if argv is None:
+        rare_collections()
     arguments = _parser().parse_args(argv)
     if sys.stdout is None:
         sys.stdout = ClosedOutput()
