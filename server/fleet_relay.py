@@ -85,7 +85,13 @@ class Relay:
                 await self._passing.fail(_broken(tried, self._passing.has_generated))
                 return
             finally:
-                attempt.cancel()
+                if not self.has_ended:
+                    attempt.cancel()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the client has got the whole answer of a replica."""
+        return self._passing.has_ended
 
     async def _follow(self, attempt: Attempt, call: HttpCall, avoid: frozenset[str]) -> None:
         """Pass an answer on."""

@@ -19,7 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .. import __version__
 from ..errors import NanolensError
-from ..models import load_tokenizer
 from .asgi_calls import call_of
 from .auth import ApiKeys, AuthMiddleware
 from .body_limit import BodyLimit
@@ -35,6 +34,7 @@ from .fleet_spans import RouterSpan, RouterSpans
 from .fleet_view import fleet_of
 from .request_ids import HEADER, RequestIds, request_id_of
 from .settings import ServeSettings
+from .startup import load_tokenizer_alone
 
 LOOK_S = 0.25  # between two questions to a replica
 ASK_S = 5.0  # for the answer to one
@@ -63,7 +63,7 @@ class Front:
         start_logging(settings.log_level)
         self._replicas, self._settings = replicas, settings
         self._fleet = fleet_of(fleet)
-        tokenizer = load_tokenizer(settings.engine.model)
+        tokenizer = load_tokenizer_alone(settings.engine.model)
         self._hashes = PromptHashes(tokenizer, settings.engine.block_size, block_key)
         self._spans = RouterSpans.to(settings.model_names[0], settings.engine.otlp)
         self._metrics = RouterMetrics(self._fleet)
@@ -150,10 +150,14 @@ class Front:
                 raise ApiError(503, "the fleet is stopping; send the request again, to another one or later",
                                code="stopping", headers={"Retry-After": "1"})  # fmt: skip
             self._open += 1
+        relay = Relay(self._ask, send, self._has_others, self._metrics, span)
         try:
             if call.generates:
                 call.hashes = await asyncio.to_thread(self._hashes.of_body, call.path, call.body)
-            await self._relay(call, send, span)
+            await relay.run(call)
+        except asyncio.CancelledError:  # once an answer is complete, its client has gone, too
+            span.error = span.error or ("" if relay.has_ended else "the client is gone")
+            raise
         except BaseException as error:
             span.error = span.error or f"{type(error).__name__}: {error}"[:300]
             raise
@@ -163,11 +167,9 @@ class Front:
                 self._note(name, span)
                 self._spans.end(span)
 
-    async def _relay(self, call: HttpCall, send: Send, span: RouterSpan) -> None:
-        def others(tried: frozenset[str]) -> bool:
-            return bool(set(self._fleet.replicas) - tried)
-
-        await Relay(self._ask, send, others, self._metrics, span).run(call)
+    def _has_others(self, tried: frozenset[str]) -> bool:
+        """Whether there are replicas beside these."""
+        return bool(set(self._fleet.replicas) - tried)
 
     def _note(self, name: str, span: RouterSpan) -> None:
         """Remember where a request went."""

@@ -13,7 +13,6 @@ from ray import serve
 
 from ..engine.block_key import BLOCK_KEY
 from ..errors import EngineDead
-from ..models import load_tokenizer
 from .asgi_calls import answer
 from .assembly import make_app, make_operations
 from .engine_process import LOG_LEVEL, ServedEngine, start_logging
@@ -22,6 +21,7 @@ from .fleet_journal import CacheFold, JournalFollower
 from .fleet_messages import Ask, HttpCall, Report
 from .lifecycle import end_exporter
 from .settings import ServeSettings
+from .startup import load_tokenizer_alone
 
 CLOSE_S = 15.0
 HEADER = b"x-nanolens-replica"
@@ -102,7 +102,7 @@ class Replica:
     async def _start(self) -> None:
         os.environ[LOG_LEVEL] = self._settings.log_level
         start_logging(self._settings.log_level)
-        tokenizer = await asyncio.to_thread(load_tokenizer, self._settings.engine.model)
+        tokenizer = await asyncio.to_thread(load_tokenizer_alone, self._settings.engine.model)
         engine = self._engine = ServedEngine(**dataclasses.asdict(self._settings.engine))
         os.environ[BLOCK_KEY] = self._block_key.hex()  # for the engine's process alone
         try:

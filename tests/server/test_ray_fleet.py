@@ -134,6 +134,7 @@ def test_the_routers_span_joins_the_caller_and_the_replica(fleet: FleetServer, s
     (routed,), (served,) = of_trace("route"), of_trace(f"text_completion {TINY}")
     assert routed.parent_span_id.hex() == CALLER and served.parent_span_id == routed.span_id  # type: ignore[attr-defined]
     told = {each.key: each.value for each in routed.attributes}  # type: ignore[attr-defined]
+    assert routed.status.code == 0  # type: ignore[attr-defined]
     assert told["nanolens.replica"].string_value in fleet.replicas()
     assert told["nanolens.route.reason"].string_value in ("prefix", "load")
     assert told["nanolens.route.prompt_blocks"].int_value == len(PROMPT) // 4
@@ -154,6 +155,7 @@ def test_shared_prefixes_are_found_more_often_than_by_random_routing(fleet: Flee
     assert results == [{"ok": 500}, {"ok": 500}]
     print(f"hit rate {rate:.3f}, of random routing {random_rate:.3f}")
     assert rate >= 1.5 * random_rate, (rate, random_rate)
+    assert not any(each["error"] for each in fleet.fleet()["choices"])
     reasons = {each["nanolens.route.reason"] for each in fleet.fleet()["choices"][-500:]}
     assert "prefix" in reasons and reasons <= {"prefix", "load", "full", "no_blocks"}
 

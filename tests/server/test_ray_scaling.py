@@ -57,6 +57,7 @@ def test_a_client_that_goes_away_ends_its_request(fleet: FleetServer) -> None:
     path = f"/replicas/{name}/debug/snapshot"
     fleet.wait_until(lambda: fleet.get(path).json["sequences"] == [], "idle")
     fleet.wait_until(lambda: fleet.replicas()[name]["in_flight"] == 0, "without a call in flight")
+    assert fleet.fleet()["choices"][-1]["error"] == "the client is gone"
 
 
 @pytest.mark.timeout(300)
