@@ -19,6 +19,7 @@ from .workload import Job
 
 _ROW_BYTES = 1 << 20  # of the array that is read, as a matrix
 _LINK_BYTES = 256 << 20  # that a copy from GPU to GPU moves
+_SAMPLED_BYTES = 12  # a rank's best logit for a token to sample, in float32, then its arrival and token
 
 
 @dataclass(frozen=True)
@@ -87,18 +88,18 @@ def prefill_flops(jobs: list[Job], num_cached_tokens: int, shape: ModelConfig, s
 
 
 def exchanged_bytes(jobs: list[Job], num_cached_tokens: int, shape: ModelConfig, element_size: int, size: int) -> int:
-    """Bytes that reach each rank from the others: a sum after the embedding and after each half of a layer, and logits.
+    """Bytes that reach each rank from the others: sums after the embedding and each half of a layer, samples.
 
     A sum of b bytes brings 2 b (size - 1) / size to each rank at best (each sums its share for all), a gathering the
-    others' pieces.
+    others' pieces. Tokens are sampled with a temperature at most: filters, penalties and log-probabilities would need
+    the logits. A GPU sends more than one best logit a token (kernels/triton_sampling_parts.py), too few to matter here.
     """
     if size == 1:
         return 0
     decoded = sum(job.max_tokens - 1 for job in jobs)
     computed = sum(len(job.prompt) for job in jobs) - num_cached_tokens + decoded
-    summed = (2 * shape.num_layers + 1) * shape.hidden_size * computed
-    gathered = Shard(0, size).vocabulary_rows(shape.vocab_size) * (len(jobs) + decoded)
-    return (2 * summed // size + gathered) * (size - 1) * element_size
+    summed = (2 * shape.num_layers + 1) * shape.hidden_size * computed * element_size
+    return (2 * summed // size + _SAMPLED_BYTES * (len(jobs) + decoded)) * (size - 1)
 
 
 def workload_floor(

@@ -61,8 +61,9 @@ def test_what_ranks_exchange() -> None:
     shape = load_config("dummy:llama-tiny")
     computed, sampled = 80 + 39 + 19, 60
     assert exchanged_bytes(JOBS, 0, shape, 4, 1) == 0
-    assert exchanged_bytes(JOBS, 0, shape, 4, 2) == 4 * (5 * 64 * computed + 132 * sampled)
-    assert exchanged_bytes(JOBS, 30, shape, 4, 2) == 4 * (5 * 64 * (computed - 30) + 132 * sampled)
+    assert exchanged_bytes(JOBS, 0, shape, 4, 2) == 4 * 5 * 64 * computed + 12 * sampled
+    assert exchanged_bytes(JOBS, 0, shape, 4, 4) == 3 * (2 * 5 * 64 * computed + 12 * sampled)
+    assert exchanged_bytes(JOBS, 30, shape, 4, 2) == 4 * 5 * 64 * (computed - 30) + 12 * sampled
 
 
 def planned(step: int, kind: str) -> StepPlanned:
