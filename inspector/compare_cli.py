@@ -33,6 +33,9 @@ def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     command.add_argument("b", metavar="B", help="another, or the same with other --run-b")
     command.add_argument("--run-a", metavar="RUN", help="the run of A to read (default: the newest)")
     command.add_argument("--run-b", metavar="RUN", help="the run of B to read (default: the newest)")
+    for side in "ab":
+        command.add_argument(f"--also-{side}", metavar="JOURNAL", action="append", default=[],
+                             help=f"a further journal of {side.upper()}, such as another replica's; may be repeated")  # fmt: skip
     command.add_argument("--by", choices=("e2e", "ttft"), default="e2e", help="whose parts (default: e2e)")
     command.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the resamples (default: 0)")
     command.add_argument("--json", action="store_true", help="print one JSON object; times in nanoseconds")
@@ -49,8 +52,18 @@ def run(arguments: argparse.Namespace) -> int:
     from .comparison import as_dict, compare, side
     from .latency_reading import read_latency
 
-    a = side(read_latency(arguments.a, arguments.run_a))
-    b = side(read_latency(arguments.b, arguments.run_b))
+    sides = []
+    for path, run_id, also in (
+        (arguments.a, arguments.run_a, arguments.also_a), (arguments.b, arguments.run_b, arguments.also_b)
+    ):  # fmt: skip
+        if also:
+            from .fleet_reading import read_fleet
+
+            first, *others = (replica.reading for replica in read_fleet([path, *also], run_id).replicas)
+            sides.append(side(first, others))
+        else:
+            sides.append(side(read_latency(path, run_id)))
+    a, b = sides
     comparison = compare(a, b, arguments.by, arguments.seed)
     if arguments.json:
         print(json.dumps(as_dict(comparison)))
@@ -110,11 +123,13 @@ def verdict(c: Comparison) -> str:
 
 def _side(name: str, side: Side) -> str:
     live = f" ({side.live} more have not ended: only their first tokens count)" if side.live else ""
-    notes = "".join(f"; {note}" for note in side.reading.notes)
+    runs = ", ".join(reading.run for reading in side.readings)
+    notes = "".join(f"; {note}" for reading in side.readings for note in reading.notes)
+    costs = dict.fromkeys(cost_words(reading.latency.model) for reading in side.readings)
     return (
-        f"{name}  run {side.reading.run}: {plural(len(side.ended), 'request')}{live}, in the mean "
+        f"{name}  run{'s' if side.also else ''} {runs}: {plural(len(side.ended), 'request')}{live}, in the mean "
         f"{side.ended.prompt_tokens.mean():.0f} prompt and {side.ended.output_tokens.mean():.0f} output tokens; "
-        f"{cost_words(side.reading.latency.model)}{notes}"
+        f"{'; '.join(costs)}{notes}"
     )
 
 

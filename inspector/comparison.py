@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ from ..errors import InvalidConfig
 from ..telemetry.latency import PARTS
 from .bootstrap import RESAMPLES, STATISTICS, Difference, differences
 from .latency_reading import LatencyReading
-from .request_table import MEASURES, Floats, RequestTable, request_table
+from .request_table import MEASURES, Floats, RequestTable, joined, request_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,19 @@ class Side:
         table: its requests that have ended or have a first token.
         ended: those of them that have ended.
         live: how many have not: of them, only the first token counts.
+        also: the other runs, where several count as one; settings are those of `reading`.
     """
 
     reading: LatencyReading
     table: RequestTable
     ended: RequestTable
     live: int
+    also: tuple[LatencyReading, ...] = ()
+
+    @property
+    def readings(self) -> tuple[LatencyReading, ...]:
+        """All of its runs."""
+        return (self.reading, *self.also)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +66,19 @@ class Comparison:
         return sorted(found, key=lambda item: -abs(item[2].delta))
 
 
-def side(reading: LatencyReading) -> Side:
-    """One run, ready to be compared.
+def side(reading: LatencyReading, also: Sequence[LatencyReading] = ()) -> Side:
+    """One run, or several as one, ready to be compared.
 
     Raises:
         InvalidConfig: none of its requests has ended.
     """
-    table = request_table(reading.latency.breakdowns(), reading.started.wall_offset_ns)
+    readings = (reading, *also)
+    table = joined([request_table(one.latency.breakdowns(), one.started.wall_offset_ns) for one in readings])
     ended = table.ended
     if not len(ended):
-        raise InvalidConfig(f"{reading.path}: run {reading.run}: none of its requests has ended")
-    return Side(reading, table, ended, len(reading.latency.tracks.all_requests) - len(ended))
+        where = "; ".join(f"{one.path}: run {one.run}" for one in readings)
+        raise InvalidConfig(f"{where}: none of its requests has ended")
+    return Side(reading, table, ended, sum(len(r.latency.tracks.all_requests) for r in readings) - len(ended), (*also,))
 
 
 def compare(a: Side, b: Side, by: str = "e2e", seed: int = 0, resamples: int = RESAMPLES) -> Comparison:
@@ -134,7 +144,15 @@ def _side_as_dict(side: Side) -> dict[str, object]:
         "model_median_error": model.median_error,
         "model_p90_error": model.p90_error,
         "notes": list(side.reading.notes),
-    }
+    } | ({"also": [_also_as_dict(one) for one in side.also]} if side.also else {})
+
+
+def _also_as_dict(reading: LatencyReading) -> dict[str, object]:
+    model = reading.latency.model
+    return {
+        "journal": reading.path, "run": reading.run, "model_median_error": model.median_error,
+        "model_p90_error": model.p90_error, "notes": list(reading.notes),
+    }  # fmt: skip
 
 
 def _named_as_dict(named: dict[str, Difference]) -> dict[str, object]:

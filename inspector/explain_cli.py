@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import JournalError
@@ -20,6 +21,9 @@ DESCRIPTION = """\
 Why a request took as long as it did: the reason in plain sentences, then what it did when, where its time went to the
 nanosecond, and who it was spent on. Without a REQUEST, the slowest one is explained.
 
+Several journals, those of a fleet's replicas, are read as one, on one clock. A request whose id several replicas have
+is called ID@REPLICA; what a router tried on several replicas is told together.
+
 Spans (--spans: a file that `nano-trace export --file` wrote) tell who waited for what and who preempted whom, but not
 what others added to a step."""
 
@@ -30,9 +34,8 @@ def add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "explain", help="why was a request slow: the verdict, the waterfall, the culprits", description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    command.add_argument("journal", metavar="JOURNAL", nargs="?", help="a journal's directory, or a segment of it; not "
-                         "with --spans")  # fmt: skip
-    command.add_argument("request", metavar="REQUEST", nargs="?", help="its id")
+    command.add_argument("names", metavar="JOURNAL", nargs="*", help="a journal's directory, or a segment of it, or "
+                         "several (none with --spans); then, if wanted, a REQUEST: its id")  # fmt: skip
     command.add_argument("--run", dest="run_id", metavar="RUN", help="the run to read (default: the newest)")
     command.add_argument("--spans", metavar="FILE", help="read spans (OTLP's JSON, a message a line) instead of a "
                          "journal")  # fmt: skip
@@ -55,12 +58,18 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.spans is not None:
         return _run_spans(arguments)
-    if arguments.journal is None:
+    if not arguments.names:
         raise JournalError("explain: give a journal, or --spans FILE")
     from .explained import explain
     from .latency_reading import read_latency
 
+    arguments.journal, *others = arguments.names
+    if len(others) > 1:
+        return _run_fleet(arguments)
     reading = read_latency(arguments.journal, arguments.run_id)
+    arguments.request = others[0] if others else None
+    if others and others[0] not in reading.latency.tracks.requests and os.path.exists(others[0]):
+        return _run_fleet(arguments)
     _check_choice(arguments, arguments.request)
     found = explain(reading, _chosen(arguments, reading), arguments.by)
     started, model = reading.started, reading.latency.model
@@ -70,14 +79,35 @@ def run(arguments: argparse.Namespace) -> int:
     return _print(arguments, found, head, notes, about)
 
 
+def _run_fleet(arguments: argparse.Namespace) -> int:
+    """Several journals. The last name is a request's, unless it is a path."""
+    from .fleet_explain import as_json, lines, named, slowest, tell
+    from .fleet_reading import read_fleet
+
+    *paths, last = arguments.names
+    name = None if os.path.exists(last) else last
+    fleet = read_fleet(arguments.names if name is None else paths, arguments.run_id)
+    _check_choice(arguments, name)
+    if name is not None:
+        asked = named(fleet, name, arguments.use, arguments.by)
+    else:
+        asked = slowest(fleet, arguments.slowest or 1, arguments.p99, arguments.by)
+    told = tell(fleet, asked, arguments.by)
+    if arguments.json:
+        print(json.dumps(as_json(fleet, told, arguments.by)))
+    else:
+        print("\n".join(lines(fleet, told, Paint(), width())))
+    return 0
+
+
 def _run_spans(arguments: argparse.Namespace) -> int:
     from .explain_spans import explain_spans, read_spans
     from .explained import ranked, require
 
-    if arguments.request is not None:
+    if len(arguments.names) > 1:
         raise JournalError("explain: give a journal or --spans FILE, not both")
     traces = read_spans(arguments.spans, arguments.run_id)
-    name = arguments.journal  # the only positional argument, where there is no journal
+    name = arguments.names[0] if arguments.names else None
     _check_choice(arguments, name)
     found = list(explain_spans(traces, arguments.by))
     if name is not None:

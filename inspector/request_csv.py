@@ -9,11 +9,12 @@ import sys
 from typing import TextIO
 
 from ..errors import InvalidConfig
-from ..telemetry.latency import Latency
+from ..telemetry.latency import PARTS, Latency
 from .describe import plural
+from .fleet_reading import Fleet
 from .latency_reading import read_latency
 from .out_file import writing
-from .request_table import header, rows
+from .request_table import header, row, rows
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell that begins so
 
@@ -36,6 +37,29 @@ def write_csv(path: str, latency: Latency, wall_offset_ns: int) -> int:
         return _write(sys.stdout, latency, wall_offset_ns)
     with writing(path, "--csv") as file, io.TextIOWrapper(file, "utf-8", newline="") as out:
         return _write(out, latency, wall_offset_ns)
+
+
+def write_fleet_csv(path: str, fleet: Fleet) -> None:
+    """The same for several journals, in order of arrival on their one clock, with a last column `replica`.
+
+    Raises:
+        InvalidConfig: the file can't be written, or is a journal's.
+    """
+    if path == "-":
+        _write_fleet(sys.stdout, fleet)
+        return
+    with writing(path, "--csv") as file, io.TextIOWrapper(file, "utf-8", newline="") as out:
+        _write_fleet(out, fleet)
+
+
+def _write_fleet(out: TextIO, fleet: Fleet) -> None:
+    writer = csv.writer(out, lineterminator="\n")
+    told = {part for replica in fleet.replicas for part in replica.reading.latency.part_names}
+    parts = [part for part in PARTS if part in told]
+    writer.writerow([*header(parts), "replica"])
+    for asked in fleet.asked:
+        values = row(asked.breakdown(), asked.replica.offset_ns, parts)
+        writer.writerow([_text(str(values[0])), *values[1:], _text(asked.replica.name)])
 
 
 def _write(out: TextIO, latency: Latency, wall_offset_ns: int) -> int:

@@ -138,6 +138,12 @@ def request_table(breakdowns: Iterable[Breakdown], wall_offset_ns: int) -> Reque
     )
 
 
+def joined(tables: Sequence[RequestTable]) -> RequestTable:
+    """The rows of all of them, at least one table, in their order."""
+    columns = (np.concatenate([getattr(table, field.name) for table in tables]) for field in fields(RequestTable))
+    return RequestTable(*columns)
+
+
 def rows(breakdowns: Iterable[Breakdown], wall_offset_ns: int, parts: Sequence[str]) -> Iterator[list[str | int]]:
     """All requests in the order of `header`, those that live too."""
     return (row(breakdown, wall_offset_ns, parts) for breakdown in breakdowns)

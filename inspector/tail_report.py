@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,12 +104,15 @@ class TailReport:
         return {part: ns for part, ns in reversed(self.excess.items()) if ns < -max(least, 0.0)}
 
 
-def tail_report(table: RequestTable, by: str = "e2e") -> TailReport:
+def tail_report(
+    table: RequestTable, by: str = "e2e", groups: Mapping[str, tuple[Ints, Sequence[str]]] | None = None
+) -> TailReport:
     """Look at the tail of a run.
 
     Args:
         table: the requests.
         by: e2e or ttft.
+        groups: name -> (which cohort each request is of, the cohorts' labels), beside those that the table gives.
 
     Raises:
         InvalidConfig: none has such a time.
@@ -129,11 +132,14 @@ def tail_report(table: RequestTable, by: str = "e2e") -> TailReport:
             if slowest.parts[part] or median.parts[part]}  # fmt: skip
     is_slow = np.zeros(count, dtype=bool)
     is_slow[slow] = True
+    cohorts = {name: _cohorts(keys(table), label, times, parts, is_slow) for name, (keys, label) in _COHORTS.items()}
+    for name, (of_rows, labels) in (groups or {}).items():
+        cohorts[name] = _cohorts(of_rows[having], labels.__getitem__, times, parts, is_slow)
     return TailReport(
         by, count, quantile(times, 0.5), quantile(times, 0.99), float(times[slow[0]]), slowest, median,
         dict(sorted(more.items(), key=lambda item: -item[1])),
         [_named(table, times, parts, int(row)) for row in order[::-1][:NAMED]],
-        {name: _cohorts(keys(table), label, times, parts, is_slow) for name, (keys, label) in _COHORTS.items()},
+        cohorts,
         [int(row) for row in having[slow]],
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,8 @@ def add_top(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "top", help="what the slowest 1%% spend their time on, beside the median", description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    command.add_argument("journal", metavar="JOURNAL", help="a journal's directory, or one of its segment files")
+    command.add_argument("journals", metavar="JOURNAL", nargs="+", help="a journal's directory, or one of its segment "
+                         "files; several, those of a fleet's replicas, count as one")  # fmt: skip
     command.add_argument("--run", dest="run_id", metavar="RUN", help="the run to read (default: the newest)")
     command.add_argument("--by", choices=("e2e", "ttft"), default="e2e", help="slow in what (default: e2e)")
     command.add_argument("--json", action="store_true", help="print one JSON object; times in nanoseconds")
@@ -64,6 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
         JournalError: the journal can't be read.
         InvalidConfig: no request has ended, or the file can't be written.
     """
+    if len(arguments.journals) > 1:
+        from .fleet_top import run_fleet
+
+        return run_fleet(arguments)
     from .latency_reading import read_latency
     from .request_csv import write_csv
     from .request_table import is_counted, request_table
@@ -71,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     from .tail_culprits import MOST_REQUESTS, tail_culprits
     from .tail_report import tail_report
 
-    reading = read_latency(arguments.journal, arguments.run_id)
+    reading = read_latency(arguments.journals[0], arguments.run_id)
     offset, latency = reading.started.wall_offset_ns, reading.latency
     if arguments.csv is not None:
         write_csv(arguments.csv, latency, offset)
@@ -111,22 +117,28 @@ def _lines(top: Top) -> list[str]:
         + f", {report.by} p50 {time(report.p50)}, p99 {time(report.p99)}; "
         + f"{cost_words(top.reading.latency.model)}{notes}"
     )
-    lines = [fold(head, columns, "  "), ""]
-    lines += [paint(line, BOLD) for line in fold(verdict(report), columns).splitlines()]
+    lines = [fold(head, columns, "  "), *tail_lines(report, top.culprits, top.looked_at, paint, columns)]
+    return [*lines, "", *tax_lines(top.taxes, columns)]
+
+
+def tail_lines(
+    report: TailReport, culprits: Sequence[TailCulprit], looked_at: int, paint: Paint, columns: int
+) -> list[str]:
+    """The verdict, the parts, the culprits of so many of the slowest, their names and the cohorts."""
+    lines = ["", *(paint(line, BOLD) for line in fold(verdict(report), columns).splitlines())]
     lines += ["", *_parts(report, paint, columns)]
-    if top.culprits:
-        lines += ["", *_culprits(top, paint, columns)]
+    if culprits:
+        lines += ["", *_culprits(culprits, looked_at, paint, columns)]
     lines += ["", *_named(report, paint)]
     for name, cohorts in report.cohorts.items():
         if len(cohorts) > 1:
             lines += ["", *_cohorts(name, cohorts, report, paint)]
-    return [*lines, "", *_taxes(top.taxes, columns)]
+    return lines
 
 
-def _culprits(top: Top, paint: Paint, columns: int) -> list[str]:
-    looked_at = top.looked_at
+def _culprits(culprits: Sequence[TailCulprit], looked_at: int, paint: Paint, columns: int) -> list[str]:
     lines = [paint(f"culprits of the slowest {looked_at}", DIM)]
-    for c in top.culprits:
+    for c in culprits:
         who = f"{c.kind} {safe(c.request, 24)}".rstrip()
         many = f" in {c.requests} of {looked_at}" if looked_at > 1 else ""
         did = safe(c.words.removeprefix(f"{c.kind}; "), 200)  # a rank is what it is called
@@ -181,7 +193,8 @@ def _cohorts(name: str, cohorts: list[Cohort], report: TailReport, paint: Paint)
     return lines
 
 
-def _taxes(taxes: RunTaxes, columns: int) -> list[str]:
+def tax_lines(taxes: RunTaxes, columns: int) -> list[str]:
+    """What a run paid beside its work."""
     cache, recompute, host = taxes.cache, taxes.recompute, taxes.host
     missed = ((cache.never_seen, "never seen"), (cache.evicted, "evicted"), (cache.sub_block, "sub-block"))
     reasons = ", ".join(f"{count:,} {name} ({share(count, cache.queried)})" for count, name in missed if count)

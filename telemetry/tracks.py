@@ -110,6 +110,7 @@ class RequestTrack:
     Attributes:
         stalls: (end, nanoseconds) of times in which its reader held its stream up.
         use: 1; more where its id was used before, by requests that had ended.
+        traceparent: the caller's span, where its arrival was seen.
     """
 
     request: str
@@ -121,6 +122,7 @@ class RequestTrack:
     finished: RequestFinished | None = None
     stalls: list[tuple[int, int]] = field(default_factory=list)
     use: int = 1
+    traceparent: str | None = None
 
 
 class StepTable:

@@ -1,0 +1,211 @@
+"""The journals of several replicas read as one: on one clock, with names that tell whose a request is.
+
+Every journal keeps its own step costs and its own culprits. Knows neither flags nor terminals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import JournalError
+from ..telemetry.latency import Breakdown
+from ..telemetry.span_ids import TraceParent, parse_traceparent
+from ..telemetry.tracks import RequestTrack
+from .describe import plural
+from .latency_reading import LatencyReading, read_latency
+from .units import duration
+
+NS = 1_000_000_000
+ONE_CLOCK_NS = NS  # wall offsets that are closer belong to one boot of one host: two hosts do not boot as one
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One journal of a fleet.
+
+    Attributes:
+        name: the last part of its path, or as many parts as tell it from the others.
+        reading: its run.
+        clock: 0, 1, ...: those with the same number count time on the same CLOCK_MONOTONIC.
+        offset_ns: wall clock minus that clock, the same for all that share it.
+    """
+
+    name: str
+    reading: LatencyReading
+    clock: int
+    offset_ns: int
+
+    def wall(self, t: int) -> int:
+        """A time of its journal in nanoseconds since 1970."""
+        return t + self.offset_ns
+
+
+class Asked(NamedTuple):
+    """A request, and the replica that it was asked of."""
+
+    replica: Replica
+    request: RequestTrack
+
+    @property
+    def arrived(self) -> int:
+        """When, in nanoseconds since 1970."""
+        return self.replica.wall(self.request.arrived_t)
+
+    def breakdown(self) -> Breakdown:
+        """Where its time went."""
+        return self.replica.reading.latency.breakdown(self.request)
+
+
+class Fleet:
+    """Several journals.
+
+    Attributes:
+        replicas: in the order given.
+        clocks: how many CLOCK_MONOTONICs they counted on.
+        disagreement_ns: the most by which the wall offsets differ that were measured on one clock: how well a journal
+            knows the wall clock. Between those that share a clock it adds no error.
+    """
+
+    def __init__(self, readings: Sequence[LatencyReading]) -> None:
+        offsets = [reading.started.wall_offset_ns for reading in readings]
+        clocks = _clocks(offsets)
+        kept: dict[int, int] = {}
+        spread: dict[int, list[int]] = {}
+        for clock, offset in zip(clocks, offsets, strict=True):
+            kept.setdefault(clock, offset)
+            spread.setdefault(clock, []).append(offset)
+        self.disagreement_ns = max(max(same) - min(same) for same in spread.values())
+        names = _names([reading.path for reading in readings])
+        self.clocks = len(kept)
+        self.replicas = tuple(
+            Replica(name, reading, clock, kept[clock])
+            for name, reading, clock in zip(names, readings, clocks, strict=True)
+        )
+
+    @cached_property
+    def asked(self) -> list[Asked]:
+        """All requests in order of arrival."""
+        every = (Asked(replica, request) for replica in self.replicas
+                 for request in replica.reading.latency.tracks.all_requests)  # fmt: skip
+        return sorted(every, key=lambda asked: asked.arrived)
+
+    def name_of(self, asked: Asked) -> str:
+        """Its id; with its replica where another replica has a request of that id."""
+        name = asked.request.request
+        return f"{name}@{asked.replica.name}" if self._holders[name] > 1 else name
+
+    def named(self, name: str) -> list[Asked]:
+        """The requests that are called so, `ID` or `ID@REPLICA`, in order of arrival."""
+        return [a for a in self.asked if name in (a.request.request, f"{a.request.request}@{a.replica.name}")]
+
+    def tries(self, asked: Asked) -> list[Asked]:
+        """A request and what the same caller's span asked of other replicas for it, in order of arrival.
+
+        One span may ask for several requests at once: of a replica that got several, the one of the same id counts.
+        """
+        parent = parse_traceparent(asked.request.traceparent)
+        group = self._by_parent.get(parent, []) if parent is not None else []
+        per_replica = Counter(other.replica.name for other in group)
+        alone = per_replica[asked.replica.name] == 1
+        found = [other for other in group if other.replica is not asked.replica and (
+            other.request.request == asked.request.request or (alone and per_replica[other.replica.name] == 1)
+        )]  # fmt: skip
+        return sorted([asked, *found], key=lambda one: one.arrived)
+
+    def clock_words(self) -> str:
+        """How far times of different journals can be compared."""
+        most = duration(self.disagreement_ns) if self.disagreement_ns >= 1000 else f"{self.disagreement_ns} ns"
+        within = f"wall offsets measured on one clock disagree by {most} at most"
+        if self.clocks == 1:
+            return f"all count on one host's clock; {within}"
+        apart = f"{self.clocks} clocks (hosts, or boots of one), compared by their wall time, whose error is not known"
+        return apart if self.clocks == len(self.replicas) else f"{apart}; {within}"
+
+    @cached_property
+    def _holders(self) -> Counter[str]:
+        """Id -> how many replicas have it."""
+        return Counter(name for replica in self.replicas for name in replica.reading.latency.tracks.requests)
+
+    @cached_property
+    def _by_parent(self) -> dict[TraceParent, list[Asked]]:
+        found: dict[TraceParent, list[Asked]] = {}
+        for asked in self.asked:
+            parent = parse_traceparent(asked.request.traceparent)
+            if parent is not None:
+                found.setdefault(parent, []).append(asked)
+        return found
+
+
+def read_fleet(paths: Sequence[str], run_id: str | None = None) -> Fleet:
+    """Read the newest run of each journal.
+
+    Raises:
+        JournalError: one can't be read, is given twice, or a run was named: runs are those of one journal.
+    """
+    if run_id is not None:
+        raise JournalError(f"--run {run_id}: of several journals the newest runs are read; leave it out")
+    seen: dict[Path, str] = {}
+    for path in paths:
+        if seen.setdefault(Path(path).resolve(), path) != path or paths.count(path) > 1:
+            raise JournalError(f"{path}: the same journal twice; give each replica's once")
+    readings: dict[str, LatencyReading] = {}
+    for path in paths:
+        reading = read_latency(path)
+        other = readings.setdefault(reading.run, reading)
+        if other is not reading:
+            raise JournalError(f"{other.path}, {path}: both hold run {reading.run}; give each replica's journal once")
+    return Fleet(list(readings.values()))
+
+
+def about(fleet: Fleet) -> dict[str, object]:
+    """What JSON says of the journals."""
+    replicas = [
+        {
+            "replica": replica.name, "journal": replica.reading.path, "run": replica.reading.run,
+            "clock": replica.clock, "wall_offset_ns": replica.reading.started.wall_offset_ns,
+            "notes": list(replica.reading.notes), "model": asdict(replica.reading.latency.model),
+        }
+        for replica in fleet.replicas
+    ]  # fmt: skip
+    return {"replicas": replicas, "clocks": fleet.clocks, "disagreement_ns": fleet.disagreement_ns}
+
+
+def heads(fleet: Fleet) -> Iterator[str]:
+    """A sentence on each journal."""
+    for replica in fleet.replicas:
+        reading, model = replica.reading, replica.reading.latency.model
+        cost = f"its steps' cost known to {model.median_error:.0%}" if model.num_steps else "no step was measured"
+        count = plural(len(reading.latency.tracks.all_requests), "request")
+        yield "; ".join([f"{replica.name}: run {reading.run}, {reading.started.model}: {count}", cost, *reading.notes])
+
+
+def wall_words(ns: int) -> str:
+    """A wall time, to the microsecond."""
+    return f"{datetime.fromtimestamp(ns // NS, UTC):%Y-%m-%d %H:%M:%S}.{ns % NS // 1000:06d} UTC"
+
+
+def _clocks(offsets: Sequence[int]) -> list[int]:
+    """Which clock each of the offsets belongs to: neighbours in order of size that are close share one."""
+    order = sorted(range(len(offsets)), key=lambda i: offsets[i])
+    found, clock = [0] * len(offsets), 0
+    for before, i in pairwise(order):
+        clock += offsets[i] - offsets[before] > ONE_CLOCK_NS
+        found[i] = clock
+    return found
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """The shortest ends of paths that differ."""
+    parts = [Path(path).resolve().parts for path in paths]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in paths]

@@ -1,0 +1,114 @@
+"""`nano-trace top` on several journals: one tail of all their requests, each culprit from its own journal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+import numpy as np
+
+from .describe import plural
+from .fleet_reading import Asked, Fleet, about, heads, read_fleet
+from .request_csv import write_fleet_csv
+from .request_table import RequestTable, is_counted, joined, request_table
+from .run_taxes import RunTaxes, run_taxes
+from .tail_culprits import LEAST_SHARE, MOST_CULPRITS, MOST_REQUESTS, TailCulprit, tail_culprits
+from .tail_report import TailReport, tail_report
+from .top_cli import tail_lines, tax_lines
+from .trace_text import Paint, fold, safe, time, width
+
+
+def run_fleet(arguments: argparse.Namespace) -> int:
+    """Look at a fleet.
+
+    Raises:
+        JournalError: a journal can't be read, or is given twice.
+        InvalidConfig: no request has ended, or the file can't be written.
+    """
+    fleet = read_fleet(arguments.journals, arguments.run_id)
+    if arguments.csv is not None:
+        write_fleet_csv(arguments.csv, fleet)
+        if arguments.csv == "-":
+            return 0
+    counted, table, taxes = _table(fleet)
+    names = [one.name for one in fleet.replicas]
+    whose = np.array([names.index(one.replica.name) for one in counted], dtype=np.int64)
+    report = tail_report(table, arguments.by, {"replica": (whose, names)})
+    slowest = [counted[row] for row in report.slow_rows][-MOST_REQUESTS:]
+    culprits = fleet_culprits(fleet, slowest, report, arguments.by)
+    live = len(fleet.asked) - report.requests
+    if arguments.json:
+        print(json.dumps(_as_dict(fleet, counted, report, culprits, taxes, live)))
+        return 0
+    columns = width()
+    without = "have no first token" if report.by == "ttft" else "have not ended"
+    head = (
+        f"{plural(len(names), 'replica')}: {plural(report.requests, 'request')}"
+        + (f" ({live} more {without})" if live else "")
+        + f", {report.by} p50 {time(report.p50)}, p99 {time(report.p99)}; {fleet.clock_words()}"
+    )
+    print("\n".join(fold(safe(line, 10_000), columns, "  ") for line in (head, *heads(fleet))))
+    told = [replace(c, request=_at(c.request, name)) for name, c in culprits]
+    print("\n".join(tail_lines(report, told, len(slowest), Paint(), columns)))
+    for name, tax in taxes.items():
+        print("\n".join(["", safe(name, columns), *tax_lines(tax, columns)]))
+    return 0
+
+
+def fleet_culprits(
+    fleet: Fleet, slowest: Sequence[Asked], report: TailReport, by: str
+) -> list[tuple[str, TailCulprit]]:
+    """(replica, culprit) of the parts that count: each sought in its own journal, its share that of the whole part."""
+    found: list[tuple[str, TailCulprit]] = []
+    whole = dict.fromkeys(report.causes, 0)
+    for one in fleet.replicas:
+        its = [asked.breakdown() for asked in slowest if asked.replica is one]
+        for part in whole:
+            whole[part] += sum((b.ttft_parts if by == "ttft" else b.parts).get(part, 0) for b in its)
+        if its:
+            found += [(one.name, c) for c in tail_culprits(one.reading.latency, its, report.causes, by)]
+    shared = [(name, replace(c, share=c.weight_ns / whole[c.part])) for name, c in found if whole[c.part]]
+    kept: list[tuple[str, TailCulprit]] = []
+    for part in whole:
+        of_part = sorted((item for item in shared if item[1].part == part), key=lambda item: -item[1].weight_ns)
+        kept += [item for item in of_part[:MOST_CULPRITS] if item[1].share >= LEAST_SHARE]
+    return kept
+
+
+def _table(fleet: Fleet) -> tuple[list[Asked], RequestTable, dict[str, RunTaxes]]:
+    """The requests that count, the table with a row for each, and what each replica paid."""
+    counted: list[Asked] = []
+    tables, taxes = [], {}
+    for one in fleet.replicas:
+        found = [(asked, asked.breakdown()) for asked in fleet.asked if asked.replica is one]
+        having = [(asked, breakdown) for asked, breakdown in found if is_counted(breakdown)]
+        table = request_table([breakdown for _, breakdown in having], one.offset_ns)
+        taxes[one.name] = run_taxes(one.reading.latency, table.ended)
+        names = np.array([fleet.name_of(asked) for asked, _ in having], dtype=object)
+        counted += [asked for asked, _ in having]
+        tables.append(replace(table, request=names))
+    return counted, joined(tables), taxes
+
+
+def _at(request: str, replica: str) -> str:
+    return f"{request}@{replica}" if request else f"of {replica}"
+
+
+def _as_dict(
+    fleet: Fleet, counted: Sequence[Asked], report: TailReport, culprits: Sequence[tuple[str, TailCulprit]],
+    taxes: dict[str, RunTaxes], live: int,
+) -> dict[str, object]:  # fmt: skip
+    told = asdict(report)
+    del told["slow_rows"]
+    places = {(fleet.name_of(one), one.request.use): one.replica.name for one in counted}
+    for named in told["named"]:
+        named["replica"] = places[named["request"], named["use"]]
+    return {
+        **about(fleet),
+        "live": live,
+        **told,
+        "culprits": [{"replica": name, **asdict(culprit)} for name, culprit in culprits],
+        "taxes": {name: asdict(tax) for name, tax in taxes.items()},
+    }
