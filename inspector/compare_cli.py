@@ -35,7 +35,7 @@ def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     command.add_argument("--run-b", metavar="RUN", help="the run of B to read (default: the newest)")
     for side in "ab":
         command.add_argument(f"--also-{side}", metavar="JOURNAL", action="append", default=[],
-                             help=f"a further journal of {side.upper()}, such as another replica's; may be repeated")  # fmt: skip
+                             help=f"a further journal of {side.upper()}; may be repeated")  # fmt: skip
     command.add_argument("--by", choices=("e2e", "ttft"), default="e2e", help="whose parts (default: e2e)")
     command.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the resamples (default: 0)")
     command.add_argument("--json", action="store_true", help="print one JSON object; times in nanoseconds")
