@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from .. import __version__
 from ..errors import InspectError, NanolensError
 from .choices import find_choices
+from .fleet_rows import fleet_json, fleet_text
 from .once import as_json, as_text
 from .short_pauses import short_pauses
+from .sources.fleet import FleetSource
+from .sources.http_stream import IsFleet
 from .sources.opening import open_source
 from .sources.source import Source
 from .tui.app import BY_SIGNAL, INTERVAL_S, NanoInspectApp
@@ -24,12 +27,13 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 API_KEY = "NANOLENS_API_KEY"
 FIRST_VIEW_S = 30.0  # that --once waits for something to show
 RETRY_S = 0.1
+FLEET_S = 1.0  # between the two looks at a fleet that --once takes
 DEMO_STEPS = 100  # that a demo has done before it is worth a look
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.05, 60.0
 
 _EPILOG = f"""\
-TARGET is http://HOST:PORT of a server, or a journal's directory, live or not. Without it, servers and journals of this
-machine are listed to choose from. An API key can also come from the environment variable {API_KEY}.
+TARGET is http://HOST:PORT of a server or a fleet, or a journal's directory, live or not. Without it, servers and
+journals of this machine are listed to choose from. An API key can also come from the environment variable {API_KEY}.
 In the program, ? shows all keys.
 """
 
@@ -116,17 +120,20 @@ def _problem(arguments: argparse.Namespace) -> str:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.web is not None:
         return _serve(arguments)
+    key = _api_key(arguments)
     if arguments.once or arguments.json:
-        return _print_once(_source(arguments), arguments.json, DEMO_STEPS if arguments.demo else 0)
+        return _print_once(_source(arguments), arguments.json, DEMO_STEPS if arguments.demo else 0, key)
     if not _has_screen():
         raise InspectError("no terminal here, or a dumb one: --once and --json print, --web serves to a browser")
     if arguments.target or arguments.demo:
-        app = NanoInspectApp(_source(arguments), arguments.interval)
+        app = NanoInspectApp(
+            _source(arguments), arguments.interval, find_fleet=lambda url: FleetSource(url, key)
+        )  # fmt: skip
     else:
-        key = _api_key(arguments)
         app = NanoInspectApp(
             None, arguments.interval, find=find_choices,
             open_choice=lambda choice: open_source(choice.target, key, choice.run),
+            find_fleet=lambda url: FleetSource(url, key),
         )  # fmt: skip
     with short_pauses():
         words = app.run()
@@ -164,16 +171,33 @@ def _serve(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _print_once(source: Source, in_json: bool, min_step: int) -> int:
+def _print_once(source: Source, in_json: bool, min_step: int, key: str | None) -> int:
     try:
         source.start()
         view = first_view(source, min_step)
+    except IsFleet as found:
+        return _print(_fleet_words(FleetSource(found.url, key), in_json))
     finally:
         source.close()
     if in_json:
         text = json.dumps(as_json(view, source.title), indent=1, ensure_ascii=False) + "\n"
     else:
         text = as_text(view, source.title)
+    return _print(text)
+
+
+def _fleet_words(source: FleetSource, in_json: bool) -> str:
+    """A fleet, looked at twice: rates need two looks."""
+    try:
+        source.look()
+        time.sleep(FLEET_S)
+        fleet = source.look()
+    finally:
+        source.close()
+    return json.dumps(fleet_json(fleet), indent=1, ensure_ascii=False) + "\n" if in_json else fleet_text(fleet)
+
+
+def _print(text: str) -> int:
     try:
         print(text, end="", flush=True)
     except BrokenPipeError:

@@ -46,6 +46,18 @@ class NotAServer(InspectError):
     """What answers is no nano-serve."""
 
 
+class IsFleet(NotAServer):
+    """What answers is the front of several replicas.
+
+    Args:
+        url: of the front.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(f"{url}: several replicas answer there; give one of them, as {url}/replicas/ID")
+        self.url = url
+
+
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
     """What a server says of itself."""
@@ -134,9 +146,12 @@ class ServerLink:
 
         Raises:
             Unreachable, Refused, NotAServer: in words.
+            IsFleet: it is several.
         """
         try:
             answer = self.ask("GET", "/version")
+            if "run" not in answer and "replicas" in answer:
+                raise IsFleet(self.url)
             return ServerInfo(answer["version"], answer["model"], answer["run"])
         except Refused as error:
             if error.status in (401, 403):
@@ -160,18 +175,31 @@ class ServerLink:
         Raises:
             Unreachable, Refused, NotAServer: in words.
         """
-        if self._client.is_closed:
-            raise Unreachable(f"{self.url}: the connection was closed")
-        timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S))
-        headers = {RUN_HEADER: run} if run else {}
-        with self._in_words():
-            response = self._client.request(method, path, json=body, timeout=timeout, headers=headers)
-        if response.status_code >= 400:
-            raise self._refusal(response)
+        response = self._request(method, path, body, timeout_s, {RUN_HEADER: run} if run else {})
         try:
             return response.json()
         except ValueError as error:
             raise self._foreign() from error
+
+    def text(self, path: str, timeout_s: float = ANSWER_S) -> str:
+        """What a GET answers, as text.
+
+        Raises:
+            Unreachable, Refused: in words.
+        """
+        return self._request("GET", path, None, timeout_s, {}).text
+
+    def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float, headers: Mapping[str, str]
+    ) -> httpx.Response:
+        if self._client.is_closed:
+            raise Unreachable(f"{self.url}: the connection was closed")
+        timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S))
+        with self._in_words():
+            response = self._client.request(method, path, json=body, timeout=timeout, headers=dict(headers))
+        if response.status_code >= 400:
+            raise self._refusal(response)
+        return response
 
     @contextlib.contextmanager
     def journal(self, place: str, follow: bool) -> Iterator[JournalFeed]:

@@ -14,7 +14,9 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from ...errors import NanolensError
+from ..sources.http_stream import IsFleet
 from ..sources.source import Source
+from .fleet_screen import FleetLike, FleetScreen
 from .inspect_screen import InspectScreen
 from .look_screen import VIEWS
 from .picker_screen import Choice, PickerScreen
@@ -72,6 +74,7 @@ class NanoInspectApp(App[str]):
         interval: seconds between two looks.
         find: lists what there is to choose.
         open_choice: makes a source of one; must not block.
+        find_fleet: makes a fleet of its front's URL; must not block.
         export_dir: where exports go; None: the current directory.
     """
 
@@ -91,11 +94,12 @@ class NanoInspectApp(App[str]):
         *,
         find: Callable[[], Sequence[Choice]] | None = None,
         open_choice: Callable[[Choice], Source] | None = None,
+        find_fleet: Callable[[str], FleetLike] | None = None,
         export_dir: Path | None = None,
     ) -> None:
         super().__init__()
         self._source, self._interval = source, interval
-        self._find, self._open = find, open_choice
+        self._find, self._open, self._find_fleet = find, open_choice, find_fleet
         self.export_dir = export_dir or Path.cwd()
 
     def on_mount(self) -> None:
@@ -122,20 +126,54 @@ class NanoInspectApp(App[str]):
         self.push_screen(InspectScreen(source, self._interval))
 
     def source_failed(self, words: str) -> None:
-        """A source can't be looked at: choose another one, or end."""
+        """A source can't be looked at: back to the fleet that it is of; otherwise choose another one, or end."""
+        if self.back_to_fleet():
+            self.notify(words, severity="error", timeout=10, markup=False)
+            return
+        self.target_failed(words)
+
+    def target_failed(self, words: str) -> None:
+        """A server, a journal or a fleet can't be looked at: choose another one, or end."""
         if self._find is None or self._source is not None:
             self.exit(words, return_code=1)
             return
         self.pop_screen()
         self.notify(words, severity="error", timeout=10, markup=False)
 
+    # Fleets
+
+    @property
+    def has_fleet(self) -> bool:
+        """Whether what is looked at is a fleet, or one of its replicas."""
+        return any(isinstance(screen, FleetScreen) for screen in self.screen_stack)
+
+    def open_fleet(self, found: IsFleet) -> None:
+        """What was opened as a server is several: show them instead."""
+        if self._find_fleet is None:
+            self.source_failed(str(found))
+        else:
+            self.switch_screen(FleetScreen(self._find_fleet(found.url), self._interval))
+
+    def open_replica(self, source: Source) -> None:
+        """Look at one of them."""
+        self.push_screen(InspectScreen(source, self._interval))
+
+    def back_to_fleet(self) -> bool:
+        """From a replica to all of them; False where there is no fleet."""
+        if not self.has_fleet:
+            return False
+        while not isinstance(self.screen, FleetScreen):
+            self.pop_screen()
+        return True
+
     def open_another(self) -> None:
         """Back to what there is to choose."""
         if self._find is None:
             self.notify("start nano-inspect without a target to choose among servers and journals", markup=False)
-        elif isinstance(self.screen, InspectScreen):
+        elif isinstance(self.screen, InspectScreen | FleetScreen):
             self._source = None
-            self.pop_screen()
+            while isinstance(self.screen, InspectScreen | FleetScreen):
+                self.pop_screen()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the palette offers: views, time, debugger, habits, themes."""

@@ -9,7 +9,9 @@ from .footer_bar import Hint
 OWN_HINTS, OWN_LENGTH = 3, 16  # of a view: hints, characters of each
 
 
-def hints(active: str, frozen: bool, can_steer: bool, filtered: bool, own: Sequence[tuple[str, str]]) -> list[Hint]:
+def hints(
+    active: str, frozen: bool, can_steer: bool, filtered: bool, own: Sequence[tuple[str, str]], of_fleet: bool = False
+) -> list[Hint]:
     """The keys that apply.
 
     Args:
@@ -18,12 +20,15 @@ def hints(active: str, frozen: bool, can_steer: bool, filtered: bool, own: Seque
         can_steer: whether the engine can be steered.
         filtered: whether something is left out of the view.
         own: keys of the view itself.
+        of_fleet: whether what is looked at is one replica of several.
     """
     found = [Hint("q", "quit", "quit"), Hint("?", "help", "help")]
     if active == "detail":
         found.append(Hint("esc", "back", "back"))
     elif filtered:
         found.append(Hint("esc", "all", "back"))
+    elif of_fleet:
+        found.append(Hint("esc", "fleet", "back"))
     found.append(Hint("/", "filter", "ask_filter"))
     found.append(Hint("g", "live", "live") if frozen else Hint("space", "freeze", "freeze"))
     found += [Hint("[", "back", "steps(-1)"), Hint("]", "on", "steps(1)")]

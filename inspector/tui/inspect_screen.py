@@ -106,11 +106,13 @@ class InspectScreen(LookScreen):
             self.action_show_view(names[(names.index(self._active) + by) % len(names)])
 
     def action_back(self) -> None:
-        """Drill out: from a sequence to where it was chosen, from a filter to everything."""
+        """Drill out: from a sequence to where it was chosen, a filter to everything, a replica to its fleet."""
         if self._active == "detail":
             self._show_view(self._before)
         elif self._filters.get(self._active):
             self._apply_filter("")
+        else:
+            self.nano_app.back_to_fleet()
 
     # Time
 

@@ -17,6 +17,7 @@ from textual.widgets import ContentSwitcher, Static
 from ...errors import NanolensError
 from ...telemetry.predicate import Predicate
 from ...telemetry.predicate import parse as parse_predicate
+from ..sources.http_stream import IsFleet
 from ..sources.source import Source
 from ..view import SourceStatus, View
 from .blocks_view import BlocksView
@@ -141,6 +142,9 @@ class LookScreen(Screen[None]):
     async def _watch(self) -> None:
         try:
             await asyncio.to_thread(self._source.start)
+        except IsFleet as error:
+            self.nano_app.open_fleet(error)
+            return
         except NanolensError as error:
             self.nano_app.source_failed(str(error))
             return
@@ -223,7 +227,9 @@ class LookScreen(Screen[None]):
         filtered = self._filters.get(self._active, "")
         self._tabs.show(self._active, f"/{filtered}" if filtered else status.message)
         can_steer = self._source.control is not None and status.state in ("live", "stale")
-        self._footer.show(hints(self._active, self.is_frozen, can_steer, bool(filtered), self.active.HELP))
+        self._footer.show(hints(
+            self._active, self.is_frozen, can_steer, bool(filtered), self.active.HELP, self.nano_app.has_fleet
+        ))
 
     def look_now(self) -> None:
         """Look again without waiting for the next refresh."""

@@ -15,7 +15,8 @@ SERVER = FoundServer("http://127.0.0.1:8000", "smollm2", "20261130T000802-1e5465
 JOURNAL = FoundJournal("/j", "20261130T000802-1e5465", "smollm2", "dead", 4711, time.time(), 3 << 20)
 
 
-def test_a_server_is_opened_by_its_url() -> None:
+def test_a_server_is_opened_by_its_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choices.time, "time", lambda: SERVER.since + 7800)
     choice = choices.of_server(SERVER)
     assert (choice.target, choice.run, choice.state) == ("http://127.0.0.1:8000", None, "live")
     assert choice.note == "up 2h10m, pid 4711"

@@ -17,6 +17,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fleets import FleetServer, Load
+from nanolens.inspector.inspect_cli import first_view
+from nanolens.inspector.sources.fleet import FleetSource
 from otlp_receivers import OtlpServer, wait_until
 from serve import NAME, TINY, Server, completion
 from sse_wire import DONE
@@ -106,6 +108,22 @@ def test_each_replica_can_be_looked_at_alone(fleet: FleetServer) -> None:
     assert runs == [fleet.replicas()[name]["run"] for name in names] and len(set(runs)) == 2
     assert all(name in fleet.get("/debug/snapshot").error["message"] for name in names)
     assert fleet.get("/replicas/nobody/debug/snapshot").status == 404
+
+
+def test_the_inspector_shows_the_replicas_and_opens_one(fleet: FleetServer) -> None:
+    source, opened = FleetSource(fleet.url), None
+    try:
+        wait_until(lambda: [row.state for row in source.look().rows] == ["live", "live"])
+        rows = {row.replica: row for row in source.look().rows}
+        assert rows.keys() == fleet.replicas().keys() and all(row.num_blocks == 370 for row in rows.values())
+        name, row = next(iter(rows.items()))
+        opened = source.open(name)
+        opened.start()
+        assert first_view(opened).keyframe.started.run_id == row.run and opened.status.state == "live"
+    finally:
+        source.close()
+        if opened is not None:
+            opened.close()
 
 
 def test_every_sample_of_the_engines_says_of_which_replica_it_is(fleet: FleetServer) -> None:
