@@ -24,19 +24,11 @@ _REGION = 4096  # bytes that a program moves; always the same ones, so that its 
 _PROGRAMS = 1024
 _WARPS = 4
 CAPACITY = _REGION * _PROGRAMS  # bytes of the largest tensor
-# Kernels whose programs take a row each have memory of their own, since their programs move other bytes.
-ROW_BYTES = 16384  # of the longest row
-MAX_ROWS = _PROGRAMS
-
-
-def rows_offset(size: int) -> int:
-    """Where in the memory that each of `size` ranks shows the rows begin: two for each program."""
-    return 4 * size * _PROGRAMS + 2 * CAPACITY
 
 
 def buffer_bytes(size: int) -> int:
-    """Of that memory: a flag a rank and program, two tensors, and two times all rows."""
-    return rows_offset(size) + 2 * MAX_ROWS * ROW_BYTES
+    """Of the memory that each of `size` ranks shows to the others: a flag a rank and program, and two tensors."""
+    return 4 * size * _PROGRAMS + 2 * CAPACITY
 
 
 @dataclass(frozen=True)
@@ -62,27 +54,6 @@ class Peers:
         device = waited.device
         turns = torch.zeros(_PROGRAMS, dtype=torch.int32, device=device)
         return cls(torch.tensor(addresses, dtype=torch.int64, device=device), rank, turns, waited)
-
-
-@triton.jit
-def meet(own, addresses_ptr, turn, rank, SIZE: tl.constexpr, LANES: tl.constexpr, PROGRAMS: tl.constexpr):
-    """Say to the others that this program has shown what it brings in this turn; wait until they have said so.
-
-    All kernels of a rank share the turns of a program, and the flags of which a buffer has one a rank and program.
-    """
-    program = tl.program_id(0)
-    tl.debug_barrier()
-    lane = tl.arange(0, LANES)
-    others = (lane < SIZE) & (lane != rank)
-    theirs = tl.load(addresses_ptr + lane, mask=others, other=0) + 4 * (rank * PROGRAMS + program)
-    tl.atomic_xchg(theirs.to(tl.pointer_type(tl.int32)), turn, mask=others, sem="release", scope="sys")
-    for peer in tl.static_range(SIZE):
-        flag = (own + 4 * (peer * PROGRAMS + program)).to(tl.pointer_type(tl.int32))
-        if peer != rank:
-            # A peer may be a turn ahead, and no more: its next turn waits for this rank's. Turns wrap around in days.
-            while tl.atomic_add(flag, 0, sem="acquire", scope="sys") - turn < 0:
-                pass
-    tl.debug_barrier()
 
 
 @triton.jit
@@ -112,7 +83,18 @@ def _exchange(
     own = tl.load(addresses_ptr + rank)
     shown = tl.multiple_of((own + half).to(tl.pointer_type(x_ptr.dtype.element_ty)), 16)
     tl.store(shown + element, tl.load(x_ptr + element, mask=inside), mask=inside)
-    meet(own, addresses_ptr, turn, rank, SIZE, LANES, PROGRAMS)
+    tl.debug_barrier()
+    lane = tl.arange(0, LANES)
+    others = (lane < SIZE) & (lane != rank)
+    theirs = tl.load(addresses_ptr + lane, mask=others, other=0) + 4 * (rank * PROGRAMS + program)
+    tl.atomic_xchg(theirs.to(tl.pointer_type(tl.int32)), turn, mask=others, sem="release", scope="sys")
+    for peer in tl.static_range(SIZE):
+        flag = (own + 4 * (peer * PROGRAMS + program)).to(tl.pointer_type(tl.int32))
+        if peer != rank:
+            # A peer may be a turn ahead, and no more: its next turn waits for this rank's. Turns wrap around in days.
+            while tl.atomic_add(flag, 0, sem="acquire", scope="sys") - turn < 0:
+                pass
+    tl.debug_barrier()
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     for peer in tl.static_range(SIZE):
         address = tl.load(addresses_ptr + peer) + half

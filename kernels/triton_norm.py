@@ -12,12 +12,6 @@ from .triton_launch import launch, launches_early, start_next, wait_for_inputs
 
 
 @triton.jit
-def scaled(x, weight, size, eps):
-    """A row of `size` values, then zeros, all in float32, by the reciprocal of its root mean square and the weight."""
-    return x * tl.rsqrt(tl.sum(x * x, axis=0) / size + eps) * weight
-
-
-@triton.jit
 def _norm(
     x_ptr,
     residual_ptr,
@@ -45,8 +39,8 @@ def _norm(
         total = x.to(total_ptr.dtype.element_ty)
         tl.store(total_ptr + row * size + column, total, mask=inside)
         x = total.to(tl.float32)
-    out = scaled(x, weight, size, eps).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + row * size + column, out, mask=inside)
+    scale = tl.rsqrt(tl.sum(x * x, axis=0) / size + eps)
+    tl.store(out_ptr + row * size + column, (x * scale * weight).to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, num_warps: int | None = None) -> Tensor:

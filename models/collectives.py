@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
 from ..kernels.dispatch import on_gpu
-from ..kernels.norm import add_rms_norm
 from .parallel import Shard
 
 if TYPE_CHECKING:
@@ -75,10 +74,6 @@ class GroupCollectives:
         self._waited_ns += time.monotonic_ns() - began
         return x
 
-    def all_reduce_add_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """See `Collectives`; one after the other."""
-        return add_rms_norm(self.all_reduce(x), residual, weight, eps)
-
     def all_gather(self, x: Tensor) -> Tensor:
         """See `Collectives`."""
         began = time.monotonic_ns()
@@ -114,16 +109,6 @@ class GpuCollectives(GroupCollectives):
         dist.all_reduce(x)
         stamp(self._waited, is_end=True)
         return x
-
-    def all_reduce_add_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """See `Collectives`; one kernel where `x` is small."""
-        peers = self._peers
-        if peers is None or x.nbytes > self._small or not on_gpu("triton_all_reduce_norm", "fits")(x):
-            return super().all_reduce_add_norm(x, residual, weight, eps)
-        both: tuple[Tensor, Tensor] = on_gpu("triton_all_reduce_norm", "all_reduce_add_norm")(
-            x, residual, weight, eps, peers
-        )
-        return both
 
     def all_gather(self, x: Tensor) -> Tensor:
         """See `Collectives`."""

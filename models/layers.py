@@ -130,7 +130,7 @@ class Linear(nn.Module):
 
 
 class SummedLinear(Linear):
-    """One projection, split by inputs where ranks share the model: its result is the sum of what they compute.
+    """One projection, split by inputs where ranks share the model: its result is the sum of theirs.
 
     Args:
         prefix, name: in the checkpoint.
@@ -150,8 +150,13 @@ class SummedLinear(Linear):
             self.bias = None
         super().pack()
 
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, inputs] -> [T, rows], the same on all ranks."""
+        out = self._apply_weight(x)
+        return out if self._collectives is None else self._collectives.all_reduce(out)
+
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """`residual` [T, rows] + the sum of all ranks' forward(x), for a few rows on a GPU; a new tensor."""
+        """`residual` [T, rows] + forward(x) in one product, for a few rows on a GPU; a new tensor."""
         if not self._is_first:
             out = self._apply_weight(x)
         else:
@@ -191,7 +196,7 @@ class Attention(nn.Module):
         self.scale = config.head_dim**-0.5
 
     def forward(self, x: Tensor, positions: Tensor, cos_sin: Tensor, batch: ForwardBatch) -> Tensor:
-        """[T, H] -> [T, H], to be summed over ranks; writes this layer's K and V of the step's tokens to the cache."""
+        """[T, H] -> [T, H]; writes this layer's K and V of the step's tokens to the cache."""
         out: Tensor = self.o_proj(self.attend(self.qkv_proj(x), positions, cos_sin, batch))
         return out
 
@@ -227,7 +232,7 @@ class GatedMLP(nn.Module):
         self.down_proj = SummedLinear(prefix, "down_proj", hidden, inner, config.mlp_bias, place)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[T, H] -> [T, H], to be summed over ranks."""
+        """[T, H] -> [T, H]."""
         out: Tensor = self.down_proj(silu_and_mul(self.gate_up_proj(x)))
         return out
 

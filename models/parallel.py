@@ -29,12 +29,6 @@ class Collectives(Protocol):
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of all ranks' `x` [...], the same bits on each. Either `x` itself, overwritten, or a new tensor."""
 
-    def all_reduce_add_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """`add_rms_norm` (kernels/norm.py) of the sum of all ranks' `x`: (normalised, sum), the same bits on each.
-
-        `x` [T, H] may be overwritten; `residual` is the same on all ranks. Bits are those of `all_reduce`, then it.
-        """
-
     def all_gather(self, x: Tensor) -> Tensor:
         """All ranks' `x` [N, M] -> [size, N, M], contiguous, in the order of the ranks."""
 

@@ -35,7 +35,6 @@ class DecoderLayer(nn.Module):
         self.post_attention_norm = Norm(f"{prefix}post_attention_layernorm", config.hidden_size, place)
         self.mlp = GatedMLP(config, layer, place)
         self.eps = config.rms_norm_eps
-        self._collectives = collectives_for(place.shard, place.collectives)
 
     def forward(
         self, x: Tensor, residual: Tensor | None, positions: Tensor, cos_sin: Tensor, batch: ForwardBatch
@@ -43,25 +42,23 @@ class DecoderLayer(nn.Module):
         """One layer.
 
         Args:
-            x: [T, H], the sublayer output before this layer, not yet summed over ranks nor added to the stream; the
-                embedding at first.
+            x: [T, H], the sublayer output before this layer, not yet added to the stream; the embedding at first.
             residual: [T, H], the stream before that; None at first.
             positions: [T] int64.
             cos_sin: the rotary table.
             batch: the paged side.
 
         Returns:
-            (the MLP's output on this rank, the stream that the sum over ranks is to be added to), both [T, H]; with
-            few rows on a GPU (the stream with all of it, None).
+            (the MLP's output, the stream it is to be added to), both [T, H]; with few rows on a GPU (their sum, None).
         """
         if residual is None and has_few_rows(x):
             return self.forward_few_rows(x, positions, cos_sin, batch), None
         if residual is None:
             x, residual = rms_norm(x, self.input_norm.weight, self.eps), x
         else:
-            x, residual = _sum_add_norm(x, residual, self.input_norm.weight, self.eps, self._collectives)
+            x, residual = add_rms_norm(x, residual, self.input_norm.weight, self.eps)
         x = self.attention(x, positions, cos_sin, batch)
-        x, residual = _sum_add_norm(x, residual, self.post_attention_norm.weight, self.eps, self._collectives)
+        x, residual = add_rms_norm(x, residual, self.post_attention_norm.weight, self.eps)
         return self.mlp(x), residual
 
     def forward_few_rows(self, x: Tensor, positions: Tensor, cos_sin: Tensor, batch: ForwardBatch) -> Tensor:
@@ -165,7 +162,7 @@ class Transformer(nn.Module):
             x, residual = layer(x, residual, positions, self.cos_sin, batch)
         if residual is None:
             return rms_norm(x, self.norm.weight, self.config.rms_norm_eps)
-        return _sum_add_norm(x, residual, self.norm.weight, self.config.rms_norm_eps, self._collectives)[0]
+        return add_rms_norm(x, residual, self.norm.weight, self.config.rms_norm_eps)[0]
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """[N, H] hidden states of the positions that sample -> [N, vocab_size] in the model's dtype.
@@ -198,12 +195,3 @@ class Transformer(nn.Module):
 
     def _plain_head(self, hidden: Tensor) -> Tensor:
         return linear(hidden, self.embedding if self.head is None else self.head)
-
-
-def _sum_add_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, collectives: Collectives | None
-) -> tuple[Tensor, Tensor]:
-    """Of the sum of all ranks' `x` and the stream: (what the norm makes of it, itself)."""
-    if collectives is None:
-        return add_rms_norm(x, residual, weight, eps)
-    return collectives.all_reduce_add_norm(x, residual, weight, eps)

@@ -17,18 +17,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from nanolens.kernels import (
-    triton_activation,
-    triton_all_reduce,
-    triton_all_reduce_norm,
-    triton_linear,
-    triton_norm,
-    triton_qkv,
-)
+from nanolens.kernels import triton_activation, triton_all_reduce, triton_linear, triton_norm, triton_qkv
 
 POINTERS = {"positions_ptr": "*i64", "slots_ptr": "*i64", "cos_sin_ptr": "*fp32"}
 POINTERS |= {"addresses_ptr": "*i64", "turns_ptr": "*i32", "waited_ptr": "*i64"}
-SIXTEENS = {("_sum_add_norm", "size")}  # integers that are always multiples of 16
 
 
 def compile_kernel(kernel: Any, dtype: str, num_warps: int, **constants: int | bool) -> str:
@@ -41,7 +33,7 @@ def compile_kernel(kernel: Any, dtype: str, num_warps: int, **constants: int | b
     aligned = {
         (i,): [["tt.divisibility", 16]]
         for i, name in enumerate(names)
-        if signature[name].startswith("*") or name.endswith("stride") or (kernel.__name__, name) in SIXTEENS
+        if signature[name].startswith("*") or name.endswith("stride")
     }
     source = ASTSource(
         fn=kernel,
@@ -68,10 +60,6 @@ def variants() -> Iterator[tuple[Any, str, int, dict[str, int | bool]]]:
             shape = {"SIZE": size, "LANES": tokens, "BLOCK": 256 * lanes, "PROGRAMS": 1024, "CAPACITY": 1 << 22}
             for is_sum in (True, False):
                 yield triton_all_reduce._exchange, dtype, 4, shape | {"SUM": is_sum}
-            for block in (1024, 1024 * lanes):
-                places = {"OFFSET": triton_all_reduce.rows_offset(size), "ROW_BYTES": triton_all_reduce.ROW_BYTES}
-                whole = {"SIZE": size, "LANES": tokens, "BLOCK": block, "PROGRAMS": 1024, "EARLY": True} | places
-                yield triton_all_reduce_norm._sum_add_norm, dtype, triton_norm.warps_for(block), whole
         for block in (1024, 8192):
             constants = {"ADD": True, "BLOCK": block, "EARLY": True}
             yield triton_norm._norm, dtype, triton_norm.warps_for(block), constants

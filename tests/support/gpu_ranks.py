@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from nanolens.kernels.attention import build_metadata
-from nanolens.kernels.norm import add_rms_norm
 from nanolens.kernels.sampling import SamplingTensors, sample_checked
 from nanolens.kernels.sampling_parts import VocabularyPart, sample_part_checked
 from nanolens.models import load_model
@@ -30,7 +29,6 @@ from tiny_models import some_ids
 
 SHAPES = ((1, 8), (1, 1024), (1, 4096), (3, 1000), (7, 4097), (64, 4096), (256, 4096), (512, 8192))
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-SumAddNorm = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
 
 
 def drawn(shape: tuple[int, ...], dtype: torch.dtype, size: int, seed: int) -> list[Tensor]:
@@ -54,53 +52,6 @@ def check_values(collectives: GpuCollectives, shard: Shard) -> None:
                 seen = collectives.all_gather(summed.clone())
                 assert all(torch.equal(one, summed) for one in seen), (shape, dtype)
                 assert torch.equal(collectives.all_gather(each[shard.rank]), torch.stack(each)), (shape, dtype)
-
-
-def check_norms(collectives: GpuCollectives, shard: Shard) -> None:
-    """Sum, addition and norm in one have the bits of one after the other, between other sums, in a graph too."""
-    shapes = ((1, 64), (3, 1000), (5, 576), (64, 1024), (7, 4096), (256, 4096), (300, 2560), (512, 4096), (1030, 64))
-    for turn in range(3):
-        for shape in shapes:
-            for dtype in DTYPES:
-                *each, residual = drawn(shape, dtype, shard.size + 1, seed=turn)
-                weight, own = drawn(shape[1:], dtype, 1, seed=turn)[0], each[shard.rank]
-                if (turn + shard.rank) % 2:
-                    time.sleep(0.002)
-                found = collectives.all_reduce_add_norm(own.clone(), residual, weight, 1e-6)
-                expected = one_after_the_other(collectives, own.clone(), residual, weight, 1e-6)
-                assert all(map(torch.equal, found, expected)), (shape, dtype)
-                for one in found:
-                    assert all(torch.equal(seen, one) for seen in collectives.all_gather(one)), (shape, dtype)
-    *each, stream = drawn((200, 4096), torch.bfloat16, shard.size + 1, seed=7)
-    weight, result = torch.ones_like(stream[0]), torch.empty_like(stream)
-    chain = partial(chain_of_norms, collectives, each[shard.rank], stream, weight, result)
-    chain(partial(one_after_the_other, collectives))
-    expected_result = result.clone()
-    graph = captured(partial(chain, collectives.all_reduce_add_norm))
-    for replay in range(300):
-        result.zero_()
-        graph.replay()
-        assert torch.equal(result, expected_result), replay
-
-
-def one_after_the_other(
-    collectives: GpuCollectives, x: Tensor, residual: Tensor, weight: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    """What `all_reduce_add_norm` joins."""
-    return add_rms_norm(collectives.all_reduce(x), residual, weight, eps)
-
-
-def chain_of_norms(
-    collectives: GpuCollectives, own: Tensor, stream: Tensor, weight: Tensor, out: Tensor, sum_add_norm: SumAddNorm
-) -> None:
-    """Twenty of them on fewer and fewer rows, with sums of another size between; into `out`."""
-    x = torch.zeros_like(own)
-    for layer in range(20):
-        rows = len(x) - 5
-        x, stream = sum_add_norm(x[:rows] + own[:rows], stream[:rows], weight, 1e-6)
-        if layer % 3 == 0:
-            x = collectives.all_reduce(torch.cat([x, x]))[rows:]
-    out[: len(x)] = x + stream
 
 
 def check_graph(collectives: GpuCollectives, shard: Shard, replays: int = 500) -> None:
@@ -191,10 +142,6 @@ def measure(collectives: GpuCollectives, shard: Shard) -> None:
         x = torch.zeros(rows, 4096, dtype=torch.bfloat16, device="cuda")
         for name, call in (("ours", collectives.all_reduce), ("nccl", dist.all_reduce)):
             tell(shard, f"sum of {x.nbytes} B by {name}", partial(call, x))
-        weight, residual = torch.ones_like(x[0]), torch.zeros_like(x)
-        in_two = partial(one_after_the_other, collectives)
-        for name, both in (("in one", collectives.all_reduce_add_norm), ("in two", in_two)):
-            tell(shard, f"sum of {x.nbytes} B, addition and norm {name}", partial(both, x, residual, weight, 1e-6))
     vocab = 151_936
     part = part_of(shard.rank, shard.size, vocab, vocab)
     for rows in (1, 64, 256):
@@ -243,7 +190,6 @@ def main() -> None:
     assert isinstance(collectives, GpuCollectives)
     check_values(collectives, shard)
     check_graph(collectives, shard)
-    check_norms(collectives, shard)
     check_sampling(collectives, shard)
     measure(collectives, shard)
     found = {}

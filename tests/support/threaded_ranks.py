@@ -10,7 +10,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from nanolens.kernels.norm import add_rms_norm
 from nanolens.models.parallel import Collectives, Shard
 
 PATIENCE_S = 60
@@ -33,9 +32,6 @@ class ThreadCollectives:
     def all_reduce(self, x: Tensor) -> Tensor:
         self.calls.append(("all_reduce", tuple(x.shape)))
         return x.copy_(torch.stack(self._exchange(x)).sum(0))
-
-    def all_reduce_add_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        return add_rms_norm(self.all_reduce(x), residual, weight, eps)
 
     def all_gather(self, x: Tensor) -> Tensor:
         self.calls.append(("all_gather", tuple(x.shape)))
