@@ -172,7 +172,9 @@ class RankServer:
         number, plan, handle = self._flights.popleft()
         result = self._runner.collect(handle)
         append_sampled(plan, result.tokens)
-        waited, self._collective_ns = result.collective_ns - self._collective_ns, result.collective_ns
+        waited = 0
+        if plan.sequences:  # moves alone read nothing back from the device
+            waited, self._collective_ns = result.collective_ns - self._collective_ns, result.collective_ns
         self._progress.end_step(self._rank, number, result.device_ns, waited)
         if self._rank == 0:
             self._send(Done(number, result))

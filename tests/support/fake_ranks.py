@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,22 @@ class FakeRankRunner(FakeRunner):
         self.startup = {"rank": setup.rank, f"of_rank_{setup.rank}": 1}
         self.rank = setup.rank
         self.steps = 0
+        self.computing: deque[bool] = deque()  # of the launched plans: whether there is anything to compute
 
     def launch(self, plan: StepPlan) -> Any:
         if plan.moves:
             self.move_delay = self.rank
         if plan.step == int(os.environ.get("FAKE_RANK_FAILS_AT", "-1")) and self.rank == 1:
             raise ValueError("as asked")
-        return super().launch(plan)
+        handle = super().launch(plan)
+        self.computing.append(bool(plan.sequences))
+        return handle
 
     def collect(self, handle: Any) -> StepResult:
         time.sleep(float(os.environ.get("FAKE_RANK_SLEEPS", "0")))
         result = super().collect(handle)
+        if not self.computing.popleft():
+            return result  # as the torch runner's: the device tells nothing
         self.steps += 1
         result.device_ns = 1000 * self.steps + self.rank
         result.collective_ns = 100 * self.steps * (self.rank + 1)
