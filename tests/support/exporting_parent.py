@@ -7,6 +7,7 @@ or "interrupted" (waits for a signal), "returns" (ends the program without a clo
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
@@ -16,6 +17,7 @@ from nanolens.engine.sampling_params import SamplingParams
 
 def main(journal: str, url: str, end: str) -> None:
     """Do as END says."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born ignoring it
     llm = LLM("dummy:llama-tiny", device="cpu", num_blocks=64, block_size=4, journal=journal, otlp=url)
     llm.generate([[1, 2, 3]], SamplingParams(max_tokens=4, ignore_eos=True), use_tqdm=False)
     llm.engine.add_request([4, 5, 6], SamplingParams(max_tokens=64, ignore_eos=True))
