@@ -24,11 +24,12 @@ def _key(seq: Sequence) -> QueueKey:
 
 @dataclass(slots=True)
 class InFlight:
-    """A step that was launched and not read."""
+    """A step that was launched and not read; or is being launched, until `is_launched`. A handle may be None."""
 
     plan: StepPlan
-    handle: Any
-    launch_ns: int
+    handle: Any = None
+    launch_ns: int = 0
+    is_launched: bool = False
 
 
 class SequenceQueues:

@@ -173,7 +173,7 @@ class StepLoop:
         return found
 
     def _drain(self) -> None:
-        while self._in_flight and self._in_flight[0].handle is not None:  # not what a callback finds half launched
+        while self._in_flight and self._in_flight[0].is_launched:  # not what a callback finds half launched
             self._collect()
 
     def _finish_moves(self, lost: str = "the runner did not tell how it ended") -> None:
@@ -245,7 +245,7 @@ class StepLoop:
         return make_keyframe(self)
 
     def _launch(self, plan: StepPlan) -> None:
-        began, flight = self.clock(), InFlight(plan, None, 0)
+        began, flight = self.clock(), InFlight(plan)
         self._in_flight.append(flight)
         try:
             try:
@@ -258,7 +258,7 @@ class StepLoop:
             self.scheduler.released[:0] = plan.released  # the runner may not have come to forget them
             self._fail(plan, error)
             return
-        flight.launch_ns = self.clock() - began
+        flight.launch_ns, flight.is_launched = self.clock() - began, True
 
     def _run_halves(self, flight: InFlight, error: OutOfDeviceMemory) -> StepResult:
         """Compute a step that did not fit into memory in two parts, once. A part that fails takes its requests along.

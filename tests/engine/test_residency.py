@@ -287,6 +287,20 @@ def test_with_nothing_else_to_do_the_engine_waits_for_the_blocks() -> None:
     assert engine.ids(names[0]) == solo(prompt(0), 3)
 
 
+def test_moves_that_are_in_flight_alone_are_read_when_the_engine_pauses() -> None:
+    engine, names = with_paused(1, True, host_blocks=2, num_blocks=4)
+    press(engine, 16)
+    engine.resume(names[0], max_tokens=2)
+    engine.step()
+    assert engine.of(StepPlanned)[-1].kind == "moves" and engine.runner.in_flight == 1
+    engine.pause_engine("operator")
+    assert engine.runner.in_flight == 0
+    engine.continue_engine()
+    engine.run()
+    engine.finish(names[0])
+    assert engine.ids(names[0]) == solo(prompt(0), 3)
+
+
 @each_overlap
 @pytest.mark.parametrize("how", ["abort", "pause", "pause, abort", "pause, resume", "die"])
 def test_one_that_is_on_its_way_back_may_be_stopped(how: str, overlap: bool) -> None:

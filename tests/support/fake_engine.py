@@ -99,11 +99,11 @@ class FakeRunner:
                     context.append(token)
                 tokens.append(self.token_of(context))
                 self.last[seq.seq_id] = tokens[-1]
-        return tokens, self.fail_rows(plan)
+        return (tokens, self.fail_rows(plan)) if plan.sequences else None  # as the torch runner: moves have no handle
 
     def collect(self, handle: Any) -> StepResult:
         self.in_flight -= 1
-        tokens, failed = handle
+        tokens, failed = handle or ([], {})
         moved = self.finish_moves() if not self.move_delay or not tokens else []
         self.move_delay -= bool(self.move_delay)
         return StepResult(tokens=tokens, failed=failed, moved=moved)
