@@ -9,14 +9,14 @@ from __future__ import annotations
 import difflib
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 from ..errors import InspectError
 
 Row = TypeVar("Row")
-Kind = Literal["number", "duration", "text"]
+Kind = Literal["number", "percentage", "duration", "text"]
 
 MAX_LENGTH = 500  # characters of a filter
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -25,7 +25,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 _UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000}
 _PIECE = re.compile(r'\s*((?:"[^"]*"|[^\s"])+)')
 _TERM = re.compile(r"([A-Za-z_]+)(!=|<=|>=|=|<|>|:)(.*)", re.DOTALL)
-_NUMBER = re.compile(r"(-?[0-9][0-9_]*(?:\.[0-9]+)?)([A-Za-zµ]*)", re.ASCII)
+_NUMBER = re.compile(r"(-?[0-9][0-9_]*(?:\.[0-9]+)?)([A-Za-zµ%]*)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Field(Generic[Row]):
     """Something of a row that a term can be about.
 
     Attributes:
-        kind: number; duration (nanoseconds, typed with a unit); text.
+        kind: number; percentage (typed with or without its %); duration (nanoseconds, typed with a unit); text.
         value: of a row; None meets no term but one with `!` or `!=`.
         values: all that a text may be, where they are few: others are refused.
     """
@@ -77,6 +77,36 @@ def parse_filter(text: str, fields: Mapping[str, Field[Row]], words: Callable[[R
         raise InspectError('the filter has a " without its counterpart')
     pieces = _PIECE.findall(text)
     return Filter(text.strip(), tuple(_check(piece, fields, words) for piece in pieces))
+
+
+class RowFilter(Generic[Row]):
+    """The filter of a view, until another one is typed; at first every row meets it.
+
+    Args:
+        fields: what terms can be about, by lower-case name.
+        words: in which a bare word is looked for.
+    """
+
+    def __init__(self, fields: Mapping[str, Field[Row]], words: Callable[[Row], str]) -> None:
+        self._fields, self._words = fields, words
+        self._filter: Filter[Row] = Filter("", ())
+
+    @property
+    def text(self) -> str:
+        """As typed, without space around it; "" where every row meets it."""
+        return self._filter.text
+
+    def take(self, text: str) -> str:
+        """Hold another one. What is wrong with it, in words, or ""; where something is, the one before stays."""
+        try:
+            self._filter = parse_filter(text, self._fields, self._words)
+        except InspectError as error:
+            return str(error)
+        return ""
+
+    def kept(self, rows: Iterable[Row]) -> list[Row]:
+        """The rows that meet it, in their order."""
+        return [row for row in rows if self._filter.matches(row)] if self._filter.checks else list(rows)
 
 
 def _check(piece: str, fields: Mapping[str, Field[Row]], words: Callable[[Row], str]) -> Callable[[Row], bool]:
@@ -129,16 +159,19 @@ def _number(name: str, op: str, text: str, kind: Kind) -> float:
     if found is None:
         raise InspectError(f"{name}{op}{text}: {name} is a {kind}, such as {name}{op}{_EXAMPLES[kind]}")
     number, unit = float(found[1]), found[2]
-    if kind == "number":
+    if kind == "percentage" and unit in ("", "%"):
+        return number
+    if kind in ("number", "percentage"):
         if unit:
-            raise InspectError(f"{name}{op}{text}: {name} is a number without a unit, such as {name}{op}{found[1]}")
+            unit = "a unit" if kind == "number" else "another unit"
+            raise InspectError(f"{name}{op}{text}: {name} is a {kind} without {unit}, such as {name}{op}{found[1]}")
         return number
     if unit not in _UNITS and (unit or number):
         raise InspectError(f"{name}{op}{text}: give a unit: {found[1]}ms, {found[1]}s or {found[1]}m")
     return number * _UNITS.get(unit, 1)
 
 
-_EXAMPLES: dict[Kind, str] = {"number": "10", "duration": "250ms", "text": "text"}
+_EXAMPLES: dict[Kind, str] = {"number": "10", "percentage": "50", "duration": "250ms", "text": "text"}
 
 
 def _example(field: Field[Row]) -> str:

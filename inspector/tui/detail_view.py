@@ -10,7 +10,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 
-from ...errors import InspectError
 from ...telemetry.events import SequenceSnapshot
 from ..describe import plural
 from ..detail_rows import (
@@ -27,7 +26,7 @@ from ..detail_rows import (
     story_events,
 )
 from ..export import Table
-from ..filters import Filter, parse_filter
+from ..filters import RowFilter
 from ..units import duration
 from ..verdict_rows import BlamedRow, blamed_rows, blamed_table
 from ..view import Judgement, Moment, Story, View
@@ -131,7 +130,7 @@ class DetailView(Container):
         self._seq: int | None = None
         self._request = ""
         self._story: Story | None = None
-        self._filter: Filter[StoryEvent] | None = None
+        self._filter: RowFilter[StoryEvent] = RowFilter(EVENT_FIELDS, lambda row: row.words)
 
     def compose(self) -> ComposeResult:
         """The lines above, and the tables."""
@@ -196,9 +195,9 @@ class DetailView(Container):
     def _show_events(self) -> None:
         stays = stay_rows(self._story) if self._story else []
         every = story_events(self._story) if self._story else []
-        events = [row for row in every if self._filter.matches(row)] if self._filter else every
+        events = self._filter.kept(every)
         self._states.caption = "1 status" if len(stays) == 1 else f"{len(stays)} statuses"
-        found = f", {len(events)} shown: {self._filter.text}" if self._filter else ""
+        found = f", {len(events)} shown: {self._filter.text}" if self._filter.text else ""
         self._events.caption = f"{plural(len(every), 'event')}{found}"
         self._states.set_rows(list(range(len(stays))), stays)
         self._events.set_rows([row.moment for row in events], events)
@@ -212,12 +211,10 @@ class DetailView(Container):
 
     def apply_filter(self, text: str) -> str:
         """Show only events that meet a filter; "" shows all. What is wrong with it, in words, or ""."""
-        try:
-            self._filter = parse_filter(text, EVENT_FIELDS, lambda row: row.words) if text.strip() else None
-        except InspectError as error:
-            return str(error)
-        self._show_events()
-        return ""
+        error = self._filter.take(text)
+        if not error:
+            self._show_events()
+        return error
 
     def exported(self) -> Table:
         """The table with the focus."""

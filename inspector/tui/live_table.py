@@ -119,10 +119,10 @@ class LiveTable(PaintedTable[Row], Generic[Row], can_focus=True):
             self.post_message(self.CursorMoved(self, self.cursor_key))
 
     def set_columns(self, columns: Sequence[Column[Row]]) -> None:
-        """Show the same rows by other columns."""
+        """Show the same rows by other columns; the one that they are sorted by stays that, where it is still there."""
+        sort = None if self.sort is None else self.columns[self.sort].name
         self.columns = list(columns)
-        if self.sort is not None and self.sort >= len(columns):
-            self.sort = None
+        self.sort = next((at for at, column in enumerate(columns) if column.name == sort), None)
         self._resize_content()
         self._repaint()
 

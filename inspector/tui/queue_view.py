@@ -12,9 +12,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from ...errors import InspectError
 from ..export import Table, in_seconds
-from ..filters import Field, Filter, parse_filter
+from ..filters import Field, RowFilter
 from ..queue_rows import WORDS, Holder, QueueRow, head_wait, holders, queue_rows
 from ..units import duration
 from ..view import View
@@ -35,10 +34,6 @@ FIELDS: dict[str, Field[QueueRow]] = {
     "residency": Field("text", lambda row: row.residency, ("none", "device", "host", "disk")),
     "preemptions": Field("number", lambda row: row.num_preemptions),
 }
-
-
-def _parse(text: str) -> Filter[QueueRow]:
-    return parse_filter(text, FIELDS, lambda row: row.request)
 
 
 def _tone_of_reason(row: QueueRow) -> Tone:
@@ -101,7 +96,7 @@ class QueueView(Vertical):
         )
         self._view: View | None = None
         self._rows: Sequence[QueueRow] = []
-        self._filter = _parse("")
+        self._filter: RowFilter[QueueRow] = RowFilter(FIELDS, lambda row: row.request)
 
     def compose(self) -> ComposeResult:
         """What the queue waits for, the queue, the holders."""
@@ -124,13 +119,10 @@ class QueueView(Vertical):
 
     def apply_filter(self, text: str) -> str:
         """Show only what meets a filter; what is wrong with it, or ""."""
-        try:
-            self._filter = _parse(text)
-        except InspectError as error:
-            return str(error)
-        if self._view is not None:
+        error = self._filter.take(text)
+        if not error and self._view is not None:
             self.show(self._view)
-        return ""
+        return error
 
     def exported(self) -> Table:
         """The queue as it is shown."""
@@ -163,6 +155,6 @@ class QueueView(Vertical):
         return self._holders.cursor_row if self._holders.has_focus else self._queue.cursor_row
 
     def _fill(self) -> None:
-        shown = [row for row in self._rows if self._filter.matches(row)]
+        shown = self._filter.kept(self._rows)
         self._queue.empty = "nothing that waits meets the filter" if self._rows else "nothing waits"
         self._queue.set_rows([row.seq for row in shown], shown)

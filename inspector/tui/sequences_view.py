@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import ClassVar
 
-from ...errors import InspectError
 from ..describe import plural
 from ..export import Table
-from ..filters import Filter, parse_filter
+from ..filters import RowFilter
 from ..sequence_rows import FIELDS, STATES, SequenceRow, sequence_rows, sequence_table
 from ..units import duration
 from ..view import View
@@ -67,26 +66,23 @@ class SequencesView(LiveTable[SequenceRow]):
     def __init__(self, id: str | None = None) -> None:
         super().__init__(COLUMNS, sort=0, caption=" ", empty="no live sequences", id=id)
         self._view: View | None = None
-        self._filter: Filter[SequenceRow] | None = None
+        self._filter: RowFilter[SequenceRow] = RowFilter(FIELDS, lambda row: row.request)
 
     def show(self, view: View) -> None:
         """Take a view; rows change in place."""
         self._view = view
         every = sequence_rows(view)
-        rows = [row for row in every if self._filter.matches(row)] if self._filter else every
+        rows = self._filter.kept(every)
         self.caption = self._caption_of(every, len(rows))
         self.empty = f"none of {plural(len(every), 'sequence')} meets the filter" if every else "no live sequences"
         self.set_rows([row.seq for row in rows], rows)
 
     def apply_filter(self, text: str) -> str:
         """Show only rows that meet a filter; "" shows all. What is wrong with it, in words, or ""."""
-        try:
-            self._filter = parse_filter(text, FIELDS, lambda row: row.request) if text.strip() else None
-        except InspectError as error:
-            return str(error)
-        if self._view is not None:
+        error = self._filter.take(text)
+        if not error and self._view is not None:
             self.show(self._view)
-        return ""
+        return error
 
     def exported(self) -> Table:
         """The rows as shown."""
@@ -114,4 +110,4 @@ class SequencesView(LiveTable[SequenceRow]):
         counts = Counter(row.state for row in rows)
         states = ", ".join(f"{counts[state]} {state.lower()}" for state in STATES if counts[state])
         words = plural(len(rows), "live sequence") + (f": {states}" if states else "")
-        return f"{words} · {shown} shown: {self._filter.text}" if self._filter else words
+        return f"{words} · {shown} shown: {self._filter.text}" if self._filter.text else words

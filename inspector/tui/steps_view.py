@@ -12,10 +12,9 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from ...errors import InspectError
 from ..export import Table
 from ..figures import sparkline
-from ..filters import Field, Filter, parse_filter
+from ..filters import Field, RowFilter
 from ..step_rows import StepLine, bar, members, step_lines, step_table
 from ..view import StepRow, View
 from .columns import Column, Tone
@@ -49,10 +48,6 @@ FIELDS: dict[str, Field[StepLine]] = {
     "waiting": Field("number", lambda line: line.waiting),
     "free": Field("number", lambda line: line.free),
 }
-
-
-def _parse(text: str) -> Filter[StepLine]:
-    return parse_filter(text, FIELDS, lambda line: f"{line.kind} {line.state}")
 
 
 def _ms(ns: int) -> str:
@@ -105,7 +100,7 @@ class StepsView(Vertical):
         )  # fmt: skip
         self._view: View | None = None
         self._lines: Sequence[StepLine] = []
-        self._filter = _parse("")
+        self._filter: RowFilter[StepLine] = RowFilter(FIELDS, lambda line: f"{line.kind} {line.state}")
 
     def compose(self) -> ComposeResult:
         """Two sparklines, the steps, the one under the cursor."""
@@ -117,7 +112,7 @@ class StepsView(Vertical):
         """Take a view."""
         self._view, self._lines = view, step_lines(view)
         self._longest = max((line.total_ns for line in self._lines), default=0)
-        shown = [line for line in self._lines if self._filter.matches(line)]
+        shown = self._filter.kept(self._lines)
         self._show_ranks()
         self._table.empty = "no step meets the filter" if self._lines else "no step yet"
         self._table.set_rows([line.step for line in shown], shown)
@@ -126,13 +121,10 @@ class StepsView(Vertical):
 
     def apply_filter(self, text: str) -> str:
         """Show only what meets a filter; what is wrong with it, or ""."""
-        try:
-            self._filter = _parse(text)
-        except InspectError as error:
-            return str(error)
-        if self._view is not None:
+        error = self._filter.take(text)
+        if not error and self._view is not None:
             self.show(self._view)
-        return ""
+        return error
 
     def exported(self) -> Table:
         """The steps as they are shown; when they were planned, in seconds since the engine's start and as a date."""
@@ -178,15 +170,12 @@ class StepsView(Vertical):
         return next((row for row in reversed(self._view.steps) if row.planned.step == line.step), None)
 
     def _show_ranks(self) -> None:
-        """Add the columns of the ranks once a step tells of several; what rows are sorted by stays."""
+        """Add the columns of the ranks once a step tells of several."""
         shown = any(line.straggler >= 0 for line in self._lines)
         if shown == self._has_ranks:
             return
         self._has_ranks = shown
-        sort = None if self._table.sort is None else self._table.columns[self._table.sort].name
-        columns = self._columns()
-        self._table.sort = next((at for at, column in enumerate(columns) if column.name == sort), None)
-        self._table.set_columns(columns)
+        self._table.set_columns(self._columns())
 
     def _draw_sparks(self) -> None:
         done = [line for line in self._lines if line.state == "done"]

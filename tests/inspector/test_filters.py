@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from nanolens.errors import InspectError
-from nanolens.inspector.filters import MAX_LENGTH, Field, parse_filter
+from nanolens.inspector.filters import MAX_LENGTH, Field, RowFilter, parse_filter
 
 
 class Item(NamedTuple):
@@ -15,6 +15,7 @@ class Item(NamedTuple):
     state: str = "RUNNING"
     blocks: int = 0
     age: int | None = None
+    hits: float | None = None
 
 
 FIELDS: dict[str, Field[Item]] = {
@@ -22,11 +23,12 @@ FIELDS: dict[str, Field[Item]] = {
     "request": Field("text", lambda item: item.request),
     "blocks": Field("number", lambda item: item.blocks),
     "age": Field("duration", lambda item: item.age),
+    "hits": Field("percentage", lambda item: item.hits),
 }
 ITEMS = [
     Item("chat-1", "WAITING", 0, 5_000_000),
-    Item("chat-2", "RUNNING", 12, 2_500_000_000),
-    Item("Batch 3", "RUNNING", 64, None),
+    Item("chat-2", "RUNNING", 12, 2_500_000_000, 37.5),
+    Item("Batch 3", "RUNNING", 64, None, 80.0),
 ]
 
 
@@ -56,6 +58,8 @@ def names(text: str) -> list[str]:
         ("age<10ms", ["chat-1"]),
         ("age:5000us", ["chat-1"]),
         ("age>0", ["chat-1", "chat-2"]),
+        ("hits<50", ["chat-2"]),
+        ("hits>=80%", ["Batch 3"]),
         ("!age>1s", ["chat-1", "Batch 3"]),
         ("chat", ["chat-1", "chat-2"]),
         ("!chat", ["Batch 3"]),
@@ -73,8 +77,8 @@ def test_a_filter_holds_of(text: str, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("stat:waiting", "there is no field stat: it is one of state, request, blocks, age; did you mean state?"),
-        ("zzz=1", "there is no field zzz: it is one of state, request, blocks, age"),
+        ("stat:waiting", "there is no field stat: it is one of state, request, blocks, age, hits; did you mean state?"),
+        ("zzz=1", "there is no field zzz: it is one of state, request, blocks, age, hits"),
         ("state:waitng", "state:waitng: state is one of waiting, running; did you mean state:waiting?"),
         ("state=wait", "state=wait: state is one of waiting, running; did you mean state=waiting?"),
         ("state:", "state:: give a value, such as state:waiting"),
@@ -82,6 +86,7 @@ def test_a_filter_holds_of(text: str, expected: list[str]) -> None:
         ("state>running", "state>running: state is a text: use state:running, state=running or state!=running"),
         ("blocks>many", "blocks>many: blocks is a number, such as blocks>10"),
         ("blocks>10ms", "blocks>10ms: blocks is a number without a unit, such as blocks>10"),
+        ("hits>9s", "hits>9s: hits is a percentage without another unit, such as hits>9"),
         ("age>2", "age>2: give a unit: 2ms, 2s or 2m"),
         ("age>2h", "age>2h: give a unit: 2ms, 2s or 2m"),
         ("age>soon", "age>soon: age is a duration, such as age>250ms"),
@@ -93,3 +98,12 @@ def test_a_wrong_filter_is_refused_in_words(text: str, words: str) -> None:
     with pytest.raises(InspectError) as refused:
         names(text)
     assert str(refused.value) == words
+
+
+def test_a_filter_that_is_wrong_leaves_the_one_before() -> None:
+    held = RowFilter(FIELDS, lambda item: item.request)
+    assert (held.text, held.kept(ITEMS)) == ("", ITEMS)
+    assert held.take(" state:waiting ") == "" and held.kept(ITEMS) == ITEMS[:1]
+    assert "there is no field stat" in held.take("stat:running")
+    assert (held.text, held.kept(ITEMS)) == ("state:waiting", ITEMS[:1])
+    assert held.take("") == "" and held.kept(ITEMS) == ITEMS

@@ -191,6 +191,18 @@ def test_the_sort_keys_go_over_the_columns_and_turn_the_order() -> None:
     with_table(check)
 
 
+def test_rows_stay_sorted_by_their_column_when_other_columns_come_and_go() -> None:
+    async def check(app: TableApp, pilot: Pilot[None]) -> None:
+        put(app, [3, 1, 2])
+        app.table.sort_by(1)
+        app.table.set_columns([COLUMNS[0], COLUMNS[2], COLUMNS[1]])
+        assert app.table.sort == 2
+        app.table.set_columns(COLUMNS[:1])
+        assert app.table.sort is None
+
+    with_table(check)
+
+
 def test_a_table_that_is_not_sortable_leaves_the_order() -> None:
     async def check(app: TableApp, pilot: Pilot[None]) -> None:
         put(app, [3, 1, 2])
