@@ -14,7 +14,7 @@ def duration(ns: int | None) -> str:
         top = 60 if name == "s" else 1000
         value = ns / unit
         if value < top - 0.5:
-            digits = 0 if name == "µs" or value >= 100 else 1 if value >= 10 else 2
+            digits = 0 if name == "µs" or value >= 99.95 else 1 if value >= 9.995 else 2  # of what is rounded
             return f"{value:.{digits}f}{name}" if digits < 2 or name == "s" else f"{value:.1f}{name}"
     minutes, seconds = divmod(round(ns / S), 60)
     if minutes < 60:
