@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -109,6 +109,7 @@ class AsyncEngine:
         request_id: str | None = None,
         priority: int | None = None,
         traceparent: str | None = None,
+        route: Mapping[str, str | int] | None = None,
     ) -> Turn:
         """Complete a prompt: an asynchronous iterator of Delta, over all its sequences. Leaving it aborts the request.
 
@@ -116,7 +117,8 @@ class AsyncEngine:
         """
         client = self._running()
         name = client.new_request_id() if request_id is None else request_id
-        return Turn(name, partial(client.begin, prompt, params, name, priority, traceparent), client.abandon)
+        begin = partial(client.begin, prompt, params, name, priority, traceparent, route)
+        return Turn(name, begin, client.abandon)
 
     async def complete(
         self,
@@ -126,10 +128,11 @@ class AsyncEngine:
         request_id: str | None = None,
         priority: int | None = None,
         traceparent: str | None = None,
+        route: Mapping[str, str | int] | None = None,
     ) -> RequestOutput:
         """Complete a prompt: the output at its end, or as it is paused. Cancelling the task aborts the request."""
         return await self.generate(
-            prompt, params, request_id=request_id, priority=priority, traceparent=traceparent
+            prompt, params, request_id=request_id, priority=priority, traceparent=traceparent, route=route
         ).result()
 
     def resume(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..errors import InvalidConfig
-from ..telemetry.clock import monotonic_ns, wall_offset_ns
+from ..telemetry.clock import boot_id, monotonic_ns, wall_offset_ns
 from ..telemetry.events import EngineReady, EngineStarted
 from ..telemetry.journal import JournalWriter
 from ..telemetry.recorder import NullRecorder, Recorder
@@ -94,6 +94,7 @@ def _build(config: EngineConfig, run_id: str, parts: LoadedModel | None) -> Engi
         t=monotonic_ns(), run_id=run_id, wall_offset_ns=wall_offset_ns(), pid=os.getpid(), version=__version__,
         model=config.model, config=config.as_record(), num_blocks=loaded.runner.num_blocks,
         block_size=config.block_size, vocab_size=loaded.vocab_size, max_model_len=loaded.runner.max_model_len,
+        boot_id=boot_id(),
     )  # fmt: skip
     eos = frozenset(loaded.defaults.eos_token_ids) | frozenset(loaded.tokenizer.eos_token_ids)
     core = EngineCore(

@@ -53,7 +53,7 @@ class EngineCore(StepLoop):
             RequestArrived(
                 now, request.request_id, [seq.seq_id for seq in request.sequences], len(request.prompt_token_ids),
                 request.sequences[0].max_tokens, params.priority, record, request.traceparent,
-                request.prompt_token_ids if self.config.journal_content else None, hashes,
+                request.prompt_token_ids if self.config.journal_content else None, hashes, request.route,
             )
         )  # fmt: skip
         for seq in request.sequences:

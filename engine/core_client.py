@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -24,7 +24,7 @@ from .commands import Command
 from .config import EngineConfig
 from .core_link import CoreLink
 from .outputs import RequestOutput
-from .request_fields import Prompt, as_name, as_token_ids, recordable
+from .request_fields import Prompt, as_name, as_route, as_token_ids, recordable
 from .sampling_params import SamplingParams, check_token_ids
 from .turn import Turn
 
@@ -140,7 +140,7 @@ class CoreClient:
 
     async def begin(
         self, prompt: Prompt, params: SamplingParams | None, request_id: str, priority: int | None,
-        traceparent: str | None, turn: Turn, wants_deltas: bool,
+        traceparent: str | None, route: Mapping[str, str | int] | None, turn: Turn, wants_deltas: bool,
     ) -> None:  # fmt: skip
         """Queue a request, and let a turn have its outputs."""
         link, number = self._open_link(), next(self._numbers)
@@ -154,6 +154,7 @@ class CoreClient:
                 request_id=as_name("request_id", request_id),
                 traceparent=None if traceparent is None else as_name("traceparent", traceparent),
                 deltas=wants_deltas,
+                route=None if route is None else as_route(route),
             )
             data = m.encode_command(number, add)
         except InvalidRequest as error:  # what a message can't hold is refused here, and recorded there

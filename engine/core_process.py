@@ -210,6 +210,7 @@ class CoreServer:
             command.params,
             request_id=command.request_id,
             traceparent=command.traceparent,
+            route=command.route,
             on_output=partial(self._on_output, stream),
             on_finish=partial(self._on_finish, stream),
             on_pause=partial(self._on_pause, stream),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from ..telemetry.events import Keyframe, RequestRefused
 from .controls import Controls
 from .core import EngineCore
 from .request import OnFinish, OnOutput, Request
-from .request_fields import Prompt, as_name, as_token_ids, recordable
+from .request_fields import Prompt, as_name, as_route, as_token_ids, recordable
 from .sampling_params import GenerationDefaults, SamplingParams, check_token_ids
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Engine(Controls):
         on_finish: OnFinish | None = None,
         on_pause: OnFinish | None = None,
         traceparent: str | None = None,
+        route: Mapping[str, str | int] | None = None,
     ) -> str:
         """Validate a request and queue it.
 
@@ -78,6 +80,7 @@ class Engine(Controls):
             on_pause: called with the RequestOutput so far whenever some of its sequences are paused and none of the
                 others runs or waits.
             traceparent: W3C trace context of the caller.
+            route: what a fleet's router decided on, and why, for the record.
 
         Returns:
             The request id.
@@ -91,10 +94,11 @@ class Engine(Controls):
         try:
             if traceparent is not None:
                 traceparent = as_name("traceparent", traceparent)
+            told = None if route is None else as_route(route)
             request = self.prepare(prompt, params, name, priority)
             name = request.request_id
             request.on_output, request.on_finish, request.on_pause = on_output, on_finish, on_pause
-            request.traceparent = traceparent
+            request.traceparent, request.route = traceparent, told
             self.core.add(request)
         except InvalidRequest as error:
             self.refuse(name, error, traceparent)

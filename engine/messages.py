@@ -71,6 +71,7 @@ class Add(Command):
     request_id: str
     traceparent: str | None
     deltas: bool  # whether someone reads each piece, or only the end
+    route: dict[str, Union[str, int]] | None = None
 
 
 class Resume(Command):

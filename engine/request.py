@@ -31,6 +31,7 @@ class Request:
         on_finish: is given the whole output once.
         on_pause: is given the output so far whenever none of the sequences runs or waits any more, and some are paused.
         traceparent: W3C trace context of the caller.
+        route: what a fleet's router decided on, and why.
         streams: text so far of each sequence; only for requests that stream or have stop strings.
     """
 
@@ -43,6 +44,7 @@ class Request:
     on_finish: OnFinish | None = None
     on_pause: OnFinish | None = None
     traceparent: str | None = None
+    route: dict[str, str | int] | None = None
     bad_words_ids: list[list[int]] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
     streams: list[TextStream] = field(default_factory=list)

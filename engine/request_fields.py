@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..errors import InvalidRequest
 
 Prompt = str | Sequence[int]
 MAX_NAME = 256  # characters of a request id or a traceparent
+MAX_ROUTE = 16  # entries
 
 
 def as_name(field: str, value: object, max_chars: int = MAX_NAME) -> str:
@@ -27,6 +28,24 @@ def as_name(field: str, value: object, max_chars: int = MAX_NAME) -> str:
         message = f"{field} holds a lone surrogate at character {error.start}: send Unicode"
         raise InvalidRequest(field, message) from None
     return str.__str__(value)  # a subclass is no string to the journal
+
+
+def as_route(route: object) -> dict[str, str | int]:
+    """A router's decision in plain types, as a journal can hold it: names, and texts of their length or numbers.
+
+    Raises:
+        InvalidRequest: with the field `route`.
+    """
+    if not isinstance(route, Mapping) or len(route) > MAX_ROUTE:
+        got = f"{len(route)} entries" if isinstance(route, Mapping) else type(route).__name__
+        raise InvalidRequest("route", f"route: must be a mapping of at most {MAX_ROUTE} names, not {got}")
+    found: dict[str, str | int] = {}
+    for name, value in route.items():
+        told = int(value) if isinstance(value, numbers.Integral) else as_name("route", value)
+        if isinstance(told, int) and not -(1 << 63) <= told < 1 << 63:
+            raise InvalidRequest("route", "route: a number in it must fit into 64 bits")
+        found[as_name("route", name)] = told
+    return found
 
 
 def recordable(value: object) -> str | None:

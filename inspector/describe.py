@@ -42,6 +42,7 @@ from ..telemetry.events import (
     TokensSampled,
     WaitReasonChanged,
 )
+from .route_words import route_words
 
 SHOWN_BLOCKS = 8
 SHOWN_CHUNKS = 4
@@ -110,7 +111,9 @@ def _cost(name: str, value: int) -> str:
 
 def _arrived(e: RequestArrived) -> str:
     seqs = f"seq {e.seqs[0]}" if len(e.seqs) == 1 else f"seqs {', '.join(map(str, e.seqs))}"
-    return f"request {e.request} arrived: {seqs}, {plural(e.num_prompt_tokens, 'prompt token')}, max {e.max_tokens}"
+    routed = f"; {route_words(e.route)}" if e.route else ""
+    tokens = f"{plural(e.num_prompt_tokens, 'prompt token')}, max {e.max_tokens}"
+    return f"request {e.request} arrived: {seqs}, {tokens}{routed}"
 
 
 def _finished(e: RequestFinished) -> str:

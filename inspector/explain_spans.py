@@ -19,8 +19,10 @@ from ..telemetry.life_pieces import LifePiece
 from ..telemetry.verdict import sentences
 from ..telemetry.verdict_words import Cause
 from .explained import Explained
+from .route_words import Route
 
 NS = 1_000_000_000
+_ROUTE = "nanolens.route."
 _CAUSES = {
     "queue_next_step": "next_step", "queue_no_blocks": "no_blocks", "queue_sequence_cap": "sequence_cap",
     "queue_token_budget": "token_budget", "queue_head_of_line": "head_of_line", "engine_paused": "engine_paused",
@@ -117,12 +119,18 @@ def explain_spans(traces: Iterable[Trace], by: str) -> Iterator[Explained]:
         yield Explained(
             _name(trace), seq, root.begin, until - root.begin, "nanolens.unfinished" not in root.attributes, parts,
             headline, tuple(line for line in others if "replay" not in line), culprits, tuple(pieces),
-            used[_name(trace)], uses[_name(trace)],
+            used[_name(trace)], uses[_name(trace)], _route(root),
         )  # fmt: skip
 
 
 def _name(trace: Trace) -> str:
     return str(trace.root.attributes["nanolens.request"])
+
+
+def _route(root: _Span) -> Route | None:
+    """What a fleet's router decided on."""
+    found = {name.removeprefix(_ROUTE): value for name, value in root.attributes.items() if name.startswith(_ROUTE)}
+    return {"replica": root.attributes.get("nanolens.replica", "?")} | found if found else None
 
 
 def _last_sequence(trace: Trace) -> list[_Span]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..telemetry.culprit import Culprit
 from ..telemetry.life_pieces import LifePiece
 from .explained import Explained
+from .route_words import route_sentence
 from .trace_text import BOLD, DIM, GREEN, RED, YELLOW, Paint, bar, fold, safe, time
 from .units import share
 
@@ -30,6 +31,8 @@ def explained_lines(explained: Explained, paint: Paint, columns: int) -> list[st
                       columns, "  ").splitlines()  # fmt: skip
     for sentence in explained.sentences:
         lines += fold(_inert(sentence), columns, "  ").splitlines()
+    if explained.route is not None:
+        lines += fold(_inert(route_sentence(explained.route)), columns, "  ").splitlines()
     lines += ["", *_waterfall(explained, paint, columns), "", *_parts(explained, paint, columns)]
     return lines
 

@@ -14,6 +14,7 @@ from ..telemetry.latency import Breakdown
 from ..telemetry.life_pieces import LifePiece
 from ..telemetry.verdict import verdict
 from .latency_reading import LatencyReading
+from .route_words import Route
 
 NS = 1_000_000_000
 VERSION = 1
@@ -34,6 +35,7 @@ class Explained:
         culprits: part -> who it was spent on, the heaviest first.
         pieces: what it did when.
         use, uses: which one of those that had this id it is, and of how many.
+        route: what a fleet's router decided on, where it was sent by one.
     """
 
     request: str
@@ -48,6 +50,7 @@ class Explained:
     pieces: tuple[LifePiece, ...]
     use: int = 1
     uses: int = 1
+    route: Route | None = None
 
 
 def explain(reading: LatencyReading, breakdowns: Iterable[Breakdown], by: str) -> list[Explained]:
@@ -63,6 +66,7 @@ def explain(reading: LatencyReading, breakdowns: Iterable[Breakdown], by: str) -
                 breakdown.ttft_parts if ttft else breakdown.parts,
                 said.headline, said.sentences, said.culprits, said.evidence,
                 breakdown.request.use, reading.latency.tracks.requests[breakdown.request.request].use,
+                breakdown.request.route,
             )
         )  # fmt: skip
     return found
@@ -112,6 +116,7 @@ def as_dict(explained: Explained) -> dict[str, Any]:
         "uses": explained.uses,
         "ended": explained.ended,
         "total_ns": explained.total_ns,
+        "route": None if explained.route is None else dict(explained.route),
         "verdict": {"headline": explained.headline, "sentences": list(explained.sentences)},
         "parts": explained.parts,
         "culprits": {part: [asdict(culprit) for culprit in found] for part, found in explained.culprits.items()},

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from .latency_reading import LatencyReading, read_latency
 from .units import duration
 
 NS = 1_000_000_000
-ONE_CLOCK_NS = NS  # wall offsets that are closer belong to one boot of one host: two hosts do not boot as one
+ONE_CLOCK_NS = NS  # wall offsets that are closer belong to one clock, unless boot ids tell that it were two
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class Fleet:
 
     def __init__(self, readings: Sequence[LatencyReading]) -> None:
         offsets = [reading.started.wall_offset_ns for reading in readings]
-        clocks = _clocks(offsets)
+        clocks = _clocks(offsets, [reading.started.boot_id for reading in readings])
         kept: dict[int, int] = {}
         spread: dict[int, list[int]] = {}
         for clock, offset in zip(clocks, offsets, strict=True):
@@ -170,6 +169,7 @@ def about(fleet: Fleet) -> dict[str, object]:
         {
             "replica": replica.name, "journal": replica.reading.path, "run": replica.reading.run,
             "clock": replica.clock, "wall_offset_ns": replica.reading.started.wall_offset_ns,
+            "boot_id": replica.reading.started.boot_id,
             "notes": list(replica.reading.notes), "model": asdict(replica.reading.latency.model),
         }
         for replica in fleet.replicas
@@ -191,14 +191,37 @@ def wall_words(ns: int) -> str:
     return f"{datetime.fromtimestamp(ns // NS, UTC):%Y-%m-%d %H:%M:%S}.{ns % NS // 1000:06d} UTC"
 
 
-def _clocks(offsets: Sequence[int]) -> list[int]:
-    """Which clock each of the offsets belongs to: neighbours in order of size that are close share one."""
-    order = sorted(range(len(offsets)), key=lambda i: offsets[i])
-    found, clock = [0] * len(offsets), 0
-    for before, i in pairwise(order):
-        clock += offsets[i] - offsets[before] > ONE_CLOCK_NS
-        found[i] = clock
-    return found
+def _clocks(offsets: Sequence[int], boots: Sequence[str]) -> list[int]:
+    """Which clock each journal counted on, numbered by their offsets.
+
+    Those of one boot id share one where their offsets are close; ids that differ never do. Where a journal has no id,
+    as older ones, offsets alone decide; if they fit to those of several ids it keeps a clock of its own.
+    """
+    groups: list[list[int]] = []
+    for boot in sorted(set(boots) - {""}):
+        groups += _close(offsets, [i for i, each in enumerate(boots) if each == boot])
+    known = [list(group) for group in groups]
+    for group in _close(offsets, [i for i, each in enumerate(boots) if not each]):
+        low, high = offsets[group[0]] - ONE_CLOCK_NS, offsets[group[-1]] + ONE_CLOCK_NS
+        near = [at for at, each in enumerate(known) if low <= offsets[each[-1]] and offsets[each[0]] <= high]
+        if len(near) == 1:
+            groups[near[0]] += group
+        else:
+            groups.append(group)
+    groups.sort(key=lambda group: min(offsets[i] for i in group))
+    clock_of = {i: clock for clock, group in enumerate(groups) for i in group}
+    return [clock_of[i] for i in range(len(offsets))]
+
+
+def _close(offsets: Sequence[int], which: Sequence[int]) -> list[list[int]]:
+    """These journals in groups, each in order of offsets: neighbours that are close are in one."""
+    groups: list[list[int]] = []
+    for i in sorted(which, key=lambda i: offsets[i]):
+        if groups and offsets[i] - offsets[groups[-1][-1]] <= ONE_CLOCK_NS:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return groups
 
 
 def _names(paths: Sequence[str]) -> list[str]:

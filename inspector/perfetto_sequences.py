@@ -28,6 +28,7 @@ from ..telemetry.events import (
 )
 from .perfetto_steps import words
 from .perfetto_wire import BY_TIME, NO_ARGS, Arg, Args, TraceWriter
+from .route_words import route_sentence
 
 FINAL = ("FINISHED", "ERROR")
 MOST_ENDED = 4096
@@ -77,6 +78,8 @@ class SequenceTracks:
     def arrived(self, e: RequestArrived) -> None:
         """A request came."""
         args: dict[str, Arg] = {"prompt tokens": e.num_prompt_tokens, "max_tokens": e.max_tokens}
+        if e.route:
+            args["route"] = route_sentence(e.route)
         self._open(e.request, e.t, args | {"priority": e.priority}, e.seqs)
 
     def _open(self, name: str, t: int, args: Args, seqs: list[int]) -> _Request:

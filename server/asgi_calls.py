@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from starlette.types import ASGIApp, Message, Scope
 
-from .fleet_messages import HttpCall
+from .fleet_messages import ROUTE, HttpCall
 
 MAX_WAITING = 64  # messages that the application may be ahead of who reads them
 
@@ -79,7 +79,7 @@ def scope_of(call: HttpCall) -> Scope:
         "headers": list(call.headers),
         "client": call.client,
         "server": call.server,
-        "state": {},
+        "state": {ROUTE: call.route_record()},
     }
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+ROUTE = "nanolens.route"  # in the state of a replica's ASGI scope: what the router decided on, for the journal
+MAX_LEFT = 256  # characters
+
 
 @dataclass(slots=True)
 class Route:
@@ -15,8 +18,8 @@ class Route:
             no_blocks (the one that does has no free blocks), pinned (the call names it), only (there is no other),
             full (the first choice took no more calls).
         order: replicas in the order in which they were to be asked.
-        matched: leading blocks of the prompt that the first choice caches.
-        best_matched: the most that any replica caches.
+        matched: replica -> leading blocks of the prompt that it caches.
+        best_matched: the most that any of those in `order` caches.
         blocks: full blocks of the prompt.
         loads: replica -> requests that it held.
     """
@@ -24,10 +27,16 @@ class Route:
     replica: str = ""
     reason: str = ""
     order: tuple[str, ...] = ()
-    matched: int = 0
+    matched: dict[str, int] = field(default_factory=dict)
     best_matched: int = 0
     blocks: int = 0
     loads: dict[str, int] = field(default_factory=dict)
+
+    def taken_by(self, replica: str) -> None:
+        """Note who took the call: the first choice, or another one, as that was full."""
+        if self.order and replica != self.order[0] and self.reason != "pinned":
+            self.reason = "full"
+        self.replica = replica
 
 
 @dataclass(slots=True)
@@ -46,6 +55,7 @@ class HttpCall:
         hashes: of the prompt's full blocks, from the first one on.
         pinned: the replica that has to answer; "": any.
         avoid: replicas that have failed it.
+        attempt: 1, 2, ...: how often it was routed.
         generates: whether it is a request that the engine runs, which counts as load.
         route: what the router made of it.
     """
@@ -61,12 +71,26 @@ class HttpCall:
     hashes: tuple[bytes, ...] = ()
     pinned: str = ""
     avoid: frozenset[str] = frozenset()
+    attempt: int = 1
     generates: bool = False
     route: Route = field(default_factory=Route)
 
-    def again(self, avoid: frozenset[str]) -> HttpCall:
+    def again(self, avoid: frozenset[str], attempt: int = 1) -> HttpCall:
         """The same call, to be routed anew and not to these replicas if others can take it."""
-        return replace(self, avoid=avoid, route=Route())
+        return replace(self, avoid=avoid, attempt=attempt, route=Route())
+
+    def route_record(self) -> dict[str, str | int]:
+        """The decision, as the journal of the replica that took the call has it."""
+        route = self.route
+        open_to = route.order or tuple(route.loads)
+        record: dict[str, str | int] = {
+            "replica": route.replica, "reason": route.reason, "matched_blocks": route.matched.get(route.replica, 0),
+            "best_matched_blocks": route.best_matched, "prompt_blocks": route.blocks,
+            "load": route.loads.get(route.replica, 0),
+            "least_load": min((route.loads.get(name, 0) for name in open_to), default=0),
+            "replicas": len(open_to), "attempt": self.attempt,
+        }  # fmt: skip
+        return record | ({"left": " ".join(sorted(self.avoid))[:MAX_LEFT]} if self.avoid else {})
 
 
 @dataclass(slots=True)

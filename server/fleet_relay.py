@@ -67,7 +67,7 @@ class Relay:
         """Answer it, with an error where no replica does. A client that is gone is the caller's to notice."""
         avoid: frozenset[str] = frozenset()
         for number in range(1, MAX_TRIES + 1):
-            call = call.again(avoid)
+            call = call.again(avoid, number)
             self._passing.begin(may_refuse=number < MAX_TRIES)
             attempt = self._ask(call)
             try:

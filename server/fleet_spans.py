@@ -78,7 +78,7 @@ class RouterSpan:
         self.attributes |= {
             "nanolens.replica": route.replica,
             "nanolens.route.reason": route.reason,
-            "nanolens.route.matched_blocks": route.matched,
+            "nanolens.route.matched_blocks": route.matched.get(route.replica, 0),
             "nanolens.route.best_matched_blocks": route.best_matched,
             "nanolens.route.prompt_blocks": route.blocks,
             "nanolens.route.loads": " ".join(f"{name}={load}" for name, load in sorted(route.loads.items())),

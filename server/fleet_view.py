@@ -142,19 +142,18 @@ class FleetView:
         with self._lock:
             views = {name: self._replicas.get(name) or ReplicaView(Report(name)) for name in names}
         loads = {name: view.load for name, view in views.items()}
-        route = Route(loads=loads, blocks=len(call.hashes))
+        now = self._clock()
+        matched = {name: view.matched(call.hashes, now - RECENT_S) for name, view in views.items()}
+        route = Route(loads=loads, matched=matched, blocks=len(call.hashes))
         if call.pinned:
-            route.order, route.reason = (call.pinned,), "pinned"
+            route.order, route.reason, route.best_matched = (call.pinned,), "pinned", matched.get(call.pinned, 0)
             return route
         sound = [name for name in names if not views[name].report.trouble] or list(names)
         open_to = [name for name in sound if name not in call.avoid] or sound
-        now = self._clock()
         by_load = sorted(open_to, key=self._order(views, open_to, call.hashes, now))
-        since = now - RECENT_S
-        matched = {name: views[name].matched(call.hashes, since) for name in by_load}
         first, route.reason = self._first(by_load, matched, views, len(call.hashes))
         route.order = (first, *(name for name in by_load if name != first))
-        route.matched, route.best_matched = matched[first], max(matched.values())
+        route.best_matched = max(matched[name] for name in open_to)
         return route
 
     def _order(

@@ -68,6 +68,7 @@ class Replica:
         if call.pinned and call.pinned != self._name:
             yield list(_plain(gone(call.pinned)))
             return
+        call.route.taken_by(self._name)
         async with contextlib.aclosing(answer(self._app, call)) as messages:  # type: ignore[type-var]
             async for each in messages:
                 yield [_marked(message, self._name) for message in each]

@@ -57,9 +57,7 @@ class PrefixRouter(RequestRouter):
         if not isinstance(call, HttpCall):
             return
         name = _name(replica_id)
-        if call.route.order and name != call.route.order[0] and not call.pinned:
-            call.route.reason = "full"
-        call.route.replica = name
+        call.route.taken_by(name)
         if call.generates:
             self._fleet.begin(name, pending_request.metadata.internal_request_id, call.hashes)
 

@@ -13,6 +13,7 @@ from ..errors import InvalidRequest
 from ..telemetry.span_ids import parse_traceparent
 from .calls import Call, ClientGone, unless_gone
 from .errors import ApiError, as_api_error, json_response
+from .fleet_messages import ROUTE
 from .replies import Reply
 from .request_ids import request_id_of
 from .shapes import Shape
@@ -79,8 +80,9 @@ async def serve(request: Request, make_job: Callable[[ServerState], Job]) -> Res
             refuse(state, name or state.free_name(wanted, path), error, traceparent)
         raise
     names = parts_of(name, count) or [name]
+    route = request.scope.get("state", {}).get(ROUTE)  # of a fleet's router: no client can put anything there
     turns = (
-        state.engine.generate(prompt, job.params, request_id=each, traceparent=traceparent)
+        state.engine.generate(prompt, job.params, request_id=each, traceparent=traceparent, route=route)
         for each, prompt in zip(names, prompts, strict=True)
     )
     replies = [Reply(state.engine, turn) for turn in turns]

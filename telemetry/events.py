@@ -32,6 +32,7 @@ class EngineStarted(Event, tag="engine.started"):
     block_size: int
     vocab_size: int
     max_model_len: int
+    boot_id: str = ""  # of the kernel that counted its clock, where that tells
 
 
 class EngineReady(Event, tag="engine.ready"):
@@ -85,7 +86,13 @@ class BreakpointHit(Event, tag="breakpoint.hit"):
 
 
 class RequestArrived(Event, tag="request.arrived"):
-    """A valid request was accepted; its sequences follow as transitions to WAITING ("arrived")."""
+    """A valid request was accepted; its sequences follow as transitions to WAITING ("arrived").
+
+    Where a fleet's router sent it, `route` holds what it decided on: `replica`, `reason` (prefix, load, no_blocks,
+    only, full, pinned), `matched_blocks` (of the prompt, that this replica caches), `best_matched_blocks` (that any
+    caches), `prompt_blocks`, `load` (requests that this replica held), `least_load` (that any held), `replicas` (that
+    could have got it), `attempt` (1: the first) and, in later ones, `left` (replicas that did not answer it).
+    """
 
     t: int
     request: str
@@ -97,6 +104,7 @@ class RequestArrived(Event, tag="request.arrived"):
     traceparent: str | None = None
     prompt_token_ids: list[int] | None = None  # only with journal_content
     block_hashes: bytes = b""  # 8 bytes a full block of the prompt: equal ones stand for equal tokens and prefixes
+    route: dict[str, Union[str, int]] | None = None  # None without a router
 
 
 class RequestRefused(Event, tag="request.refused"):

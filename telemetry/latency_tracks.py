@@ -274,7 +274,7 @@ class LatencyTracks:
     def _arrived(self, e: RequestArrived) -> None:
         prompt = e.num_prompt_tokens
         request = RequestTrack(e.request, e.t, list(e.seqs), prompt, e.priority, e.max_tokens)
-        request.traceparent = e.traceparent
+        request.traceparent, request.route = e.traceparent, e.route
         self._ask(request)
         for seq in e.seqs:
             self.owners[seq] = request

@@ -65,6 +65,8 @@ ATTRIBUTES: dict[str, str] = {
     "nanolens.seqs_count": "How many there are.",
     "nanolens.priority": "Lower is more urgent: as it arrived, or as it was set.",
     "nanolens.params.*": "The other sampling parameters.",
+    "nanolens.replica": "Of a fleet: the replica that got it.",
+    "nanolens.route.*": "What the fleet's router decided on, as in request.arrived: reason, matched_blocks, load, ...",
     "nanolens.finish_reason": "Of the request: error, abort, length or stop, the first that a sequence has.",
     "nanolens.queued_seconds": "WAITING to be admitted or after a pause; over all sequences, as are the next four.",
     "nanolens.prefill_seconds": "RUNNING, from an admission to the next token.",
@@ -155,6 +157,7 @@ def pattern_of(attribute: str) -> str:
     """The name under which ATTRIBUTES has an attribute: some stand for many."""
     if attribute.startswith("nanolens.wait."):
         return "nanolens.wait.*_seconds"
-    if attribute.startswith("nanolens.params."):
-        return "nanolens.params.*"
+    for family in ("nanolens.params.", "nanolens.route."):
+        if attribute.startswith(family):
+            return family + "*"
     return attribute

@@ -45,6 +45,8 @@ def open_arrived(ids: SpanIds, run: EngineStarted, e: RequestArrived) -> OpenReq
         attributes["gen_ai.request.choice.count"] = len(e.seqs)
     attributes["gen_ai.usage.input_tokens"] = e.num_prompt_tokens
     attributes["nanolens.priority"] = e.priority
+    for name, told in (e.route or {}).items():
+        attributes["nanolens.replica" if name == "replica" else f"nanolens.route.{name}"] = told
     caller = parse_traceparent(e.traceparent)
     root_id, parent_id = ids.root_id(e.request, e.t), caller.span_id if caller is not None else 0
     root = Draft(root_name(run.model), root_id, parent_id, e.t, -1, attributes)

@@ -111,6 +111,7 @@ class RequestTrack:
         stalls: (end, nanoseconds) of times in which its reader held its stream up.
         use: 1; more where its id was used before, by requests that had ended.
         traceparent: the caller's span, where its arrival was seen.
+        route: what a fleet's router decided on, where its arrival was seen and there is a router.
     """
 
     request: str
@@ -123,6 +124,7 @@ class RequestTrack:
     stalls: list[tuple[int, int]] = field(default_factory=list)
     use: int = 1
     traceparent: str | None = None
+    route: dict[str, str | int] | None = None
 
 
 class StepTable:

@@ -18,7 +18,7 @@ from ...telemetry.events import (
 )
 
 _LEFT_OUT: dict[type, set[str]] = {
-    RequestArrived: {"params", "traceparent", "prompt_token_ids", "block_hashes"},
+    RequestArrived: {"params", "traceparent", "prompt_token_ids", "block_hashes", "route"},
     SequenceResumed: {"appended_token_ids", "block_hashes"},
     BlocksCached: {"hashes"},
     BlocksDuplicate: {"hashes"},

@@ -271,6 +271,7 @@ def test_commands_fail_with_the_engines_own_errors() -> None:
         (lambda engine: engine.complete([1], request_id=5), "request_id"),
         (lambda engine: engine.complete([1], request_id=""), "request_id"),
         (lambda engine: engine.complete([1], traceparent=b"00"), "traceparent"),
+        (lambda engine: engine.complete([1], route={"load": 0.5}), "route"),
         (lambda engine: engine.complete([1], SamplingParams(stop=["\ud800"])), "params"),
     ],
 )

@@ -70,6 +70,14 @@ REQUESTS: dict[str, Bad] = {
     "trace number": (add(traceparent=5), "traceparent", "traceparent: must be a string, not int"),
     "trace surrogate": (add(traceparent="\udfff"), "traceparent",
                         "traceparent holds a lone surrogate at character 0: send Unicode"),
+    "route list": (add(route=["a"]), "route", "route: must be a mapping of at most 16 names, not list"),
+    "route long": (add(route=dict.fromkeys(map(str, range(17)))), "route",
+                   "route: must be a mapping of at most 16 names, not 17 entries"),
+    "route float": (add(route={"load": 0.5}), "route", "route: must be a string, not float"),
+    "route name": (add(route={5: "a"}), "route", "route: must be a string, not int"),
+    "route number": (add(route={"load": 1 << 63}), "route", "route: a number in it must fit into 64 bits"),
+    "route surrogate": (add(route={"replica": "\ud800"}), "route",
+                        "route holds a lone surrogate at character 0: send Unicode"),
     "trace long": (add(traceparent="x" * 257), "traceparent", "traceparent has 257 characters: must be at most 256"),
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import shutil
@@ -10,12 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from nanolens.inspector.fleet_reading import NS, Fleet, read_fleet
 from nanolens.inspector.latency_reading import read_latency
 from nanolens.inspector.trace_cli import main
-from nanolens.telemetry.clock import wall_offset_ns
+from nanolens.telemetry.clock import boot_id, wall_offset_ns
 from real_engine import greedy, prompt_of, tiny_llm
 
 Output = pytest.CaptureFixture[str]
@@ -212,6 +214,37 @@ def test_hosts_that_booted_at_other_times_have_clocks_of_their_own(read: Fleet) 
     assert [one.clock for one in apart.replicas] == [0, 0, 1] and apart.clocks == 2
     assert apart.disagreement_ns == abs(readings[0].started.wall_offset_ns - readings[1].started.wall_offset_ns)
     assert apart.asked[-1].replica.name == "c" and "whose error is not known" in apart.clock_words()
+
+
+@pytest.mark.parametrize(
+    ("boots", "offsets_s", "clocks"),
+    [
+        ("x x x", (0, 0.5, 0.9), [0, 0, 0]),
+        ("x x x", (0, 0.5, 90), [0, 0, 1]),  # one kernel, and a time namespace or a wall clock that was set
+        ("x y x", (0, 0.1, 0.2), [0, 1, 0]),  # two hosts whose offsets agree by chance
+        ("x y x", (0, 0.6, 1.2), [0, 1, 2]),  # another host's offset brings those of one boot no closer
+        ("- - -", (0, 0.5, 90), [0, 0, 1]),  # journals of before there were ids
+        ("- x x", (0.5, 0, 0.9), [0, 0, 0]),
+        ("x - y", (0, 0.1, 0.2), [0, 1, 2]),  # whose it is can't be told
+        ("x - y", (0, 0.1, 90), [0, 0, 1]),
+    ],
+)
+def test_a_clock_is_shared_by_one_boot_whose_offsets_agree(
+    read: Fleet, boots: str, offsets_s: tuple[float, ...], clocks: list[int]
+) -> None:
+    readings = []
+    for one, boot, offset in zip(read.replicas, boots.split(), offsets_s, strict=True):
+        told = {"boot_id": boot.strip("-"), "wall_offset_ns": 10**18 + round(offset * NS)}
+        started = msgspec.structs.replace(one.reading.started, **told)
+        readings.append(dataclasses.replace(one.reading, started=started))
+    found = Fleet(readings)
+    assert [one.clock for one in found.replicas] == clocks and found.clocks == len(set(clocks))
+    assert found.disagreement_ns <= 0.9 * NS
+
+
+def test_real_engines_of_one_host_tell_the_same_boot(read: Fleet) -> None:
+    assert {one.reading.started.boot_id for one in read.replicas} == {boot_id()}
+    assert boot_id(Path("/nowhere/boot_id")) == ""
 
 
 def test_nonsense_is_refused_in_one_line(fleet: list[str], tmp_path: Path, capsys: Output) -> None:

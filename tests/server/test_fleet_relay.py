@@ -96,7 +96,7 @@ def test_an_answer_is_passed_on_as_it_is() -> None:
 def test_a_request_that_waited_at_a_replica_that_died_is_answered_by_another() -> None:
     replicas = Replicas([GONE], [head(), body(b"{}")])
     assert (replicas.run(), replicas.status) == (b"{}", 200)
-    assert [call.avoid for call in replicas.asked] == [frozenset(), frozenset("a")]
+    assert [(call.attempt, call.avoid) for call in replicas.asked] == [(1, frozenset()), (2, frozenset("a"))]
     assert replicas.metrics.retried == {"a": 1} and not replicas.metrics.broken
     assert replicas.span.tries == [("a", "gone")] and not replicas.span.error
 

@@ -39,7 +39,8 @@ def test_the_longest_cached_prefix_decides() -> None:
     view.take(whole("b", PROMPT[:4]))
     view.take(whole("c", PROMPT[3:]))  # blocks without those before them are no prefix
     route = view.choose(("a", "b", "c"), call())
-    assert (route.order[0], route.reason, route.matched, route.blocks) == ("b", "prefix", 4, 5)
+    assert (route.order[0], route.reason, route.best_matched, route.blocks) == ("b", "prefix", 4, 5)
+    assert route.matched == {"a": 2, "b": 4, "c": 0}
     assert set(route.order) == {"a", "b", "c"}
 
 
@@ -117,8 +118,8 @@ def test_a_report_of_changes_adds_and_removes() -> None:
     view = fleet("a", "b")
     view.take(whole("a", PROMPT))
     view.take(Report("a", version=2, added=OTHER[0], removed=b"".join(PROMPT[2:])))
-    assert view.choose(("a", "b"), call()).matched == 2
-    assert view.choose(("a", "b"), call(OTHER)).matched == 1
+    assert view.choose(("a", "b"), call()).best_matched == 2
+    assert view.choose(("a", "b"), call(OTHER)).best_matched == 1
     assert view.version_of("a") == 2
 
 
