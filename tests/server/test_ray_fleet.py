@@ -19,6 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from fleets import FleetServer, Load
 from nanolens.inspector.inspect_cli import first_view
 from nanolens.inspector.sources.fleet import FleetSource
+from nanolens.inspector.trace_cli import main
+from nanolens.telemetry.events import RequestArrived
+from nanolens.telemetry.reader import JournalReader
 from otlp_receivers import OtlpServer, wait_until
 from serve import NAME, TINY, Server, completion
 from sse_wire import DONE
@@ -178,6 +181,34 @@ def test_shared_prefixes_are_found_more_often_than_by_random_routing(fleet: Flee
     assert "prefix" in reasons and reasons <= {"prefix", "load", "full", "no_blocks"}
 
 
+def test_the_replicas_journals_are_explained_as_one(fleet: FleetServer, capsys: pytest.CaptureFixture[str]) -> None:
+    Load(fleet, groups=4, prefix_chars=64, max_tokens=4, seed=6).run(20)
+    hits(fleet)  # once all is told
+    replicas = fleet.replicas()
+    journals = [each["journal"] for each in replicas.values()]
+
+    def said(*arguments: str) -> str:
+        assert main([arguments[0], *journals, *arguments[1:]]) == 0
+        return capsys.readouterr().out
+
+    found = json.loads(said("explain", "--slowest", "9999", "--json"))
+    by_run = {each["run"]: name for name, each in replicas.items()}
+    assert {each["run"]: each["replica"] for each in found["replicas"]} == by_run and found["clocks"] == 1
+    assert len(found["requests"]) >= 20
+    for one in found["requests"]:
+        assert sum(one["parts"].values()) == one["total_ns"]
+        assert one["route"]["replica"] == one["replica"] and one["route"]["attempt"] >= 1
+        assert one["route"]["reason"] in ("prefix", "load", "full", "no_blocks", "pinned")
+    top = json.loads(said("top", "--json"))
+    assert top["requests"] == len(found["requests"]) and set(top["taxes"]) == set(replicas)
+    for part in ("slowest", "median"):
+        assert sum(top[part]["parts"].values()) == pytest.approx(top[part]["mean"])
+    slowest = found["requests"][0]
+    text = " ".join(said("explain", "--slowest", "1").split())
+    assert f"The router chose replica {slowest['replica']} ({slowest['route']['reason']})" in text
+    assert top["named"][0]["request"] == slowest["name"] and said("top").startswith("2 replicas: ")
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("what", ["pid", "engine_pid"])
 def test_the_death_of_a_replica_ends_its_streams_properly_and_both_serve_again(fleet: FleetServer, what: str) -> None:
@@ -194,9 +225,12 @@ def test_the_death_of_a_replica_ends_its_streams_properly_and_both_serve_again(f
 
 
 @pytest.mark.timeout(600)
-def test_requests_that_waited_at_a_replica_that_dies_are_answered_by_another(fleet: FleetServer) -> None:
+def test_requests_that_waited_at_a_replica_that_dies_are_answered_by_another(
+    fleet: FleetServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     fleet.wait_for(2)
-    victim = min(fleet.replicas())
+    victim, other = sorted(fleet.replicas())
+    journals = [fleet.replicas()[name]["journal"] for name in (victim, other)]
     assert fleet.post(f"/replicas/{victim}/debug/engine/pause", {}).status == 200  # what goes there waits
     pid = fleet.replicas()[victim]["pid"]
     results: Counter[str] = Counter()
@@ -211,6 +245,13 @@ def test_requests_that_waited_at_a_replica_that_dies_are_answered_by_another(fle
     assert results == {"ok": 16}
     assert fleet.fleet()["retried"][victim] > 2
     fleet.wait_for(2, without=[victim])
+    events = [event for frame in JournalReader(journals[1]).frames() for event in frame.events]
+    routes = {event.request: event.route for event in events if isinstance(event, RequestArrived)}
+    again = {name: route for name, route in routes.items() if route is not None and route["attempt"] == 2}
+    assert len(again) > 2 and {route["left"] for route in again.values()} == {victim}
+    assert main(["explain", *journals, next(iter(again))]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"was tried on {victim} (" in text and f"; this was attempt 2, after {victim}." in text
 
 
 @pytest.mark.timeout(600)
