@@ -17,6 +17,14 @@ from .dialogs import Dialog
 
 Keys = Sequence[tuple[str, str]]
 
+HABITS: tuple[str, Keys] = ("Habits", (
+    ("E", "export what is shown: csv, json, svg"),
+    ("y", "copy the id under the cursor"),
+    ("o", "open another server or journal"),
+    ("ctrl+p", "all commands, and themes"),
+    ("ctrl+z", "suspend to the shell; fg comes back"),
+    ("?, q", "this help, quit"),
+))  # fmt: skip
 SECTIONS: tuple[tuple[str, Keys], ...] = (
     ("Views", (
         ("1 to 6, tab", "sequences, detail, blocks, queue, steps, events"),
@@ -38,19 +46,18 @@ SECTIONS: tuple[tuple[str, Keys], ...] = (
         ("b", "breakpoints"),
         ("p x i", "the sequence under the cursor: pause or resume, abort, priority"),
     )),
-    ("Habits", (
-        ("E", "export what is shown: csv, json, svg"),
-        ("y", "copy the id under the cursor"),
-        ("o", "open another server or journal"),
-        ("ctrl+p", "all commands, and themes"),
-        ("ctrl+z", "suspend to the shell; fg comes back"),
-        ("?, q", "this help, quit"),
-    )),
+    HABITS,
 )  # fmt: skip
 
 
 class HelpScreen(Dialog[None]):
-    """All keys, those of the view that is shown first."""
+    """All keys.
+
+    Args:
+        view: name of what is shown.
+        own: its keys, which come first.
+        sections: of the screen's.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "close", "Close")]
     DEFAULT_CSS = """
@@ -63,9 +70,9 @@ class HelpScreen(Dialog[None]):
     HelpScreen Static { height: auto; }
     """
 
-    def __init__(self, view: str, own: Keys) -> None:
+    def __init__(self, view: str, own: Keys, sections: Sequence[tuple[str, Keys]] = SECTIONS) -> None:
         super().__init__()
-        self._sections = ((view, own), *SECTIONS) if own else SECTIONS
+        self._sections = ((view, own), *sections) if own else sections
 
     def compose(self) -> ComposeResult:
         """One table a section."""

@@ -1,8 +1,7 @@
-"""The main screen's keys: views, time, debugger, habits. What it shows is look_screen.py's."""
+"""The main screen's keys: views, time, debugger. What it shows is look_screen.py's, what all screens do habits.py's."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
 from typing import Any, ClassVar
 
@@ -11,20 +10,15 @@ from textual.binding import Binding, BindingType
 
 from ...errors import InspectError, InvalidRequest
 from ...telemetry.predicate import parse as parse_predicate
-from ..clock_words import WAYS_THERE, Jump, iso, read_jump
-from ..export import Shown
+from ..clock_words import WAYS_THERE, Jump, read_jump
 from ..sources.source import Source
 from .breakpoints_screen import BreakpointsScreen
-from .dialogs import ChoiceScreen
-from .export_file import FORMATS, write_export
-from .help_screen import HelpScreen
 from .look_screen import VIEWS, LookScreen
 from .messages import MomentChosen, StepChosen
 from .steering import Steering
 from .time_bar import TimeBar
 from .time_travel import Steps, To, ToEvent, Way
 
-LAID_OUT_S = 0.2  # in which the screen is drawn anew
 COUNT_S, LONG_COUNT_S = 0.6, 2.5  # that a count is waited for: one digit that is a view's key too, any other
 
 
@@ -49,23 +43,13 @@ class InspectScreen(LookScreen):
         Binding("p", "pause_sequence", "Pause sequence"),
         Binding("x", "abort_sequence", "Abort sequence"),
         Binding("i", "ask_priority", "Priority"),
-        Binding("slash", "ask_filter", "Filter"),
-        Binding("question_mark", "help", "Help"),
-        Binding("E", "export", "Export"),
-        Binding("y", "copy", "Copy id"),
-        Binding("o", "open_another", "Open another"),
         Binding("escape", "back", "Back"),
-        Binding("q", "quit", "Quit"),
     ]
 
     def __init__(self, source: Source, interval: float) -> None:
         super().__init__(source, interval)
         self._steering = Steering(self, source, self._steered)
         self._count_view, self._count_before = self._active, self._before  # that were shown when the count began
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys that come between the asking for a line and its focus are meant for the line, and do nothing else."""
-        return not self._prompt.is_asking or self._prompt.has_focus_within
 
     # Views
 
@@ -109,7 +93,7 @@ class InspectScreen(LookScreen):
         """Drill out: from a sequence to where it was chosen, a filter to everything, a replica to its fleet."""
         if self._active == "detail":
             self._show_view(self._before)
-        elif self._filters.get(self._active):
+        elif self.filtered:
             self._apply_filter("")
         else:
             self.nano_app.back_to_fleet()
@@ -237,66 +221,3 @@ class InspectScreen(LookScreen):
         if shows_now:
             self._travel.go_live()
         self.look_now()
-
-    # Habits
-
-    def action_ask_filter(self) -> None:
-        """Ask for a filter of this view; it applies as it is typed."""
-        self._prompt.ask("/", self._filters.get(self._active, ""), "", self._apply_filter, self._apply_filter)
-
-    def _apply_filter(self, text: str) -> str:
-        error = self.active.apply_filter(text)
-        if not error:
-            self._filters[self._active] = text.strip()
-            self._paint()
-        return error
-
-    def action_help(self) -> None:
-        """Show the keys."""
-        name = dict(VIEWS)[self._active]
-        self.app.push_screen(HelpScreen(name, self.active.HELP))
-
-    def action_export(self) -> None:
-        """Write what is shown into a file."""
-        if self._view is not None:
-            self.run_worker(self._export(), group="export")
-
-    async def _export(self) -> None:
-        form = await self.app.push_screen_wait(ChoiceScreen("Export what is shown", FORMATS))
-        if not form or self._view is None:
-            return
-        table, started = self.active.exported(), self._view.keyframe.started
-        shown = Shown(started.run_id, self._view.keyframe.step, iso(self._view.now_t, started.wall_offset_ns))
-        await self._clear_toasts()
-        screenshot = self.app.export_screenshot(title=f"nano-inspect: {table.title}") if form == "svg" else ""
-        try:
-            path = write_export(self.nano_app.export_dir, form, table, shown, screenshot)
-        except OSError as error:
-            self.notify(f"can't be written: {error}", title="Export", severity="error", markup=False)
-        else:
-            self.notify(str(path), title="Exported", markup=False)
-
-    async def _clear_toasts(self) -> None:
-        """What an export before this one has told does not belong into a picture."""
-        self.app.clear_notifications()
-        for rack in self.query("ToastRack"):
-            await rack.remove_children()
-        self.refresh(layout=True)
-        await asyncio.sleep(LAID_OUT_S)
-
-    def action_copy(self) -> None:
-        """Copy what is under the cursor by its id."""
-        copied = self.active.selected_id
-        if copied:
-            self.app.copy_to_clipboard(copied)
-            self.notify(f"copied {copied}", markup=False)
-        else:
-            self.notify("nothing to copy here", severity="warning")
-
-    def action_open_another(self) -> None:
-        """Choose another source."""
-        self.nano_app.open_another()
-
-    def action_quit(self) -> None:
-        """End the program."""
-        self.app.exit()

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from textual import on
 from textual.app import ComposeResult
-from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Static
 
 from ...errors import NanolensError
 from ...telemetry.predicate import Predicate
 from ...telemetry.predicate import parse as parse_predicate
+from ..clock_words import iso
+from ..export import Shown
 from ..sources.http_stream import IsFleet
 from ..sources.source import Source
 from ..view import SourceStatus, View
@@ -24,20 +25,17 @@ from .blocks_view import BlocksView
 from .detail_view import DetailView
 from .events_view import EventsView
 from .footer_bar import FooterBar
+from .habits import HabitScreen
 from .header_bar import HeaderBar
 from .hints import hints
 from .judge import Judge
 from .messages import SequenceChosen
-from .prompt_line import PromptLine
 from .queue_view import QueueView
 from .sequences_view import SequencesView
 from .steps_view import StepsView
 from .tab_bar import TabBar
 from .time_bar import TimeBar
 from .time_travel import Seen, TimeTravel
-
-if TYPE_CHECKING:
-    from .app import NanoInspectApp
 
 AnyView = SequencesView | DetailView | BlocksView | QueueView | StepsView | EventsView
 
@@ -54,7 +52,7 @@ GONE = "this moment is no longer on disk"
 FROZEN_LOOKS = 4  # refreshes of a frozen screen, of which one looks how far the journal has come
 
 
-class LookScreen(Screen[None]):
+class LookScreen(HabitScreen):
     """One source, seen."""
 
     DEFAULT_CSS = """
@@ -68,7 +66,7 @@ class LookScreen(Screen[None]):
         self._source, self._interval = source, interval
         self._travel, self._judge = TimeTravel(source), Judge(source)
         self._header, self._tabs = HeaderBar(source.title), TabBar(VIEWS)
-        self._time, self._prompt, self._footer = TimeBar(), PromptLine(), FooterBar()
+        self._time, self._footer = TimeBar(), FooterBar()
         self._waiting = Static("looking…", id="waiting", markup=False)
         self._switcher = ContentSwitcher(initial="waiting")
         self._views: dict[str, AnyView] = {
@@ -83,7 +81,6 @@ class LookScreen(Screen[None]):
         self._view: View | None = None
         self._active, self._before = "sequences", "sequences"
         self._seq: int | None = None  # of the detail view
-        self._filters: dict[str, str] = {}
         self._kind, self._predicate = KIND, cast("Predicate | None", parse_predicate(KIND))
         self.now = time.monotonic  # seconds, by which counts end
         self._count, self._count_until = "", 0.0  # typed before a key, and until when it holds
@@ -111,14 +108,21 @@ class LookScreen(Screen[None]):
         await asyncio.to_thread(self._source.close)
 
     @property
-    def nano_app(self) -> NanoInspectApp:
-        """The app, by its own class."""
-        return cast("NanoInspectApp", self.app)
-
-    @property
     def active(self) -> AnyView:
         """The view that is shown."""
         return self._views[self._active]
+
+    @property
+    def active_name(self) -> str:
+        """Its name."""
+        return self._active
+
+    def shown_at(self) -> Shown | None:
+        """The step that is shown, and its time; None before there is anything."""
+        if self._view is None:
+            return None
+        keyframe = self._view.keyframe
+        return Shown(keyframe.started.run_id, keyframe.step, iso(self._view.now_t, keyframe.started.wall_offset_ns))
 
     @property
     def is_frozen(self) -> bool:
@@ -224,11 +228,10 @@ class LookScreen(Screen[None]):
         is_gone = self._is_gone and self.is_frozen
         self._header.show(self._view, status, self.is_frozen, is_gone)
         self._time.show(self._view, self.is_frozen, self._kind, self._count, is_gone)
-        filtered = self._filters.get(self._active, "")
-        self._tabs.show(self._active, f"/{filtered}" if filtered else status.message)
+        self._tabs.show(self._active, f"/{self.filtered}" if self.filtered else status.message)
         can_steer = self._source.control is not None and status.state in ("live", "stale")
         self._footer.show(hints(
-            self._active, self.is_frozen, can_steer, bool(filtered), self.active.HELP, self.nano_app.has_fleet
+            self._active, self.is_frozen, can_steer, bool(self.filtered), self.active.HELP, self.nano_app.has_fleet
         ))
 
     def look_now(self) -> None:

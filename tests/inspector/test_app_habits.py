@@ -19,6 +19,7 @@ from app_driver import Driver, drive
 from fake_source import FakeSource
 from nanolens.inspector.tui.app import DARK, LIGHT
 from nanolens.inspector.tui.dialogs import ChoiceScreen, Dialog
+from nanolens.inspector.tui.habits import HabitScreen
 from nanolens.inspector.tui.help_screen import SECTIONS, HelpScreen
 from nanolens.inspector.tui.inspect_screen import InspectScreen
 from views import view_of_fake_run
@@ -197,7 +198,7 @@ def test_no_key_is_missing_in_the_help() -> None:
     shown = " ".join(key for _, keys in SECTIONS for key, _ in keys) + " 0 2 3 4 5 tab shift+tab escape"
     names = {"space": "space", "left_square_bracket": "[", "right_square_bracket": "]", "left_curly_bracket": "{",
              "right_curly_bracket": "}", "slash": "/", "question_mark": "?"}  # fmt: skip
-    for binding in InspectScreen.BINDINGS:
+    for binding in [*HabitScreen.BINDINGS, *InspectScreen.BINDINGS]:
         key = binding.key  # type: ignore[union-attr]
         assert key.isdigit() or names.get(key, key) in shown, key
 
