@@ -149,30 +149,20 @@ def test_step_after_step_may_be_parted(overlap: bool) -> None:
 def test_what_goes_before_a_step_is_not_done_twice(overlap: bool) -> None:
     """The runner has done a plan's moves, copies and releases when it says that the rest does not fit."""
     engine = FakeEngine(overlap=overlap, num_blocks=14, host_blocks=20, max_num_seqs=3, preemption_mode="swap")
-    launch, runner = engine.runner.launch, engine.runner
+    before: dict[int, tuple[bool, bool, bool]] = {}
 
-    def short_of_memory(plan: StepPlan) -> Any:
-        if len(plan.sequences) < 2 or plan.step % 3 or plan in runner.plans:
-            return launch(plan)
-        for move in plan.moves:
-            runner._move(move)
-        for source, target in plan.copies:
-            runner._put(target, runner._page(source))
-        for seq in plan.released:
-            runner.last.pop(seq, None)
-        runner.plans.append(plan)
-        runner.launch = launch  # type: ignore[method-assign]
-        before.append((bool(plan.moves), bool(plan.copies), bool(plan.released)))
-        raise OUT_OF_MEMORY
+    def short_of_memory(plan: StepPlan) -> Exception | None:
+        if len(plan.sequences) < 2 or plan.step % 3 or plan.step in before:
+            return None
+        before[plan.step] = (bool(plan.moves), bool(plan.copies), bool(plan.released))
+        return OUT_OF_MEMORY
 
-    before: list[tuple[bool, bool, bool]] = []
+    engine.runner.fail_launch = short_of_memory
     names = [engine.add(prompt(i), COUNT, n=1 + i % 2) for i in range(6)]
-    while engine.core.has_work:
-        runner.launch = short_of_memory  # type: ignore[method-assign]
-        engine.step()
+    engine.run()
     for i, name in enumerate(names):
         assert all(each.token_ids == solo(prompt(i), COUNT) for each in engine.outputs[name].outputs)
-    assert retries(engine) and any(map(any, before))
+    assert retries(engine) and any(map(any, before.values()))
     engine.check_empty()
 
 
