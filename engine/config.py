@@ -37,6 +37,7 @@ _REALS: dict[str, tuple[float, float]] = {
     "gpu_memory_utilization": (0.0, 1.0),
     "aging_s": (0.0, 1e9),
     "paused_ttl_s": (0.0, 1e9),
+    "rank_timeout_s": (0.0, 1e6),
 }
 _DEVICE = re.compile(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,2}))?")
 
@@ -83,6 +84,9 @@ class EngineConfig:
         tensor_parallel_size: ranks that the model is split over, each a process with a GPU of its own (or all on the
             CPU); must divide its query heads. num_blocks, host_blocks and disk_blocks then count blocks whose parts lie
             on all ranks.
+        rank_timeout_s: seconds in which no rank gets further with a step that end the engine: none comes to the next
+            sum over all ranks, launches a step, sees one end, or moves a block of its swap file. Must be longer than
+            what may lie between: on CPUs half a layer of the largest step, on GPUs a step.
     """
 
     model: str = "smollm2"
@@ -116,6 +120,7 @@ class EngineConfig:
     seed: int | None = None
     enforce_eager: bool = False
     tensor_parallel_size: int = 1
+    rank_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
         """Refuse what can't work.

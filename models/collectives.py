@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, cast
 
@@ -29,7 +30,17 @@ logger = logging.getLogger(__name__)
 _MAX_READ_BYTES = 4 << 20
 
 
-def join(shard: Shard, store: Store, device: torch.device, timeout_s: float = 600.0) -> GroupCollectives:
+def _nothing() -> None:
+    pass
+
+
+def join(
+    shard: Shard,
+    store: Store,
+    device: torch.device,
+    timeout_s: float = 600.0,
+    on_call: Callable[[], None] = _nothing,
+) -> GroupCollectives:
     """Meet the other ranks; returns when all are there. One group a process; `close` leaves it.
 
     Args:
@@ -37,6 +48,7 @@ def join(shard: Shard, store: Store, device: torch.device, timeout_s: float = 60
         store: where ranks find each other: a FileStore or TCPStore that only they use.
         device: where this rank's model lies; a GPU with its index, no two ranks the same. It becomes the current one.
         timeout_s: how long ranks wait for each other here, and on a CPU in each collective.
+        on_call: called whenever this rank comes to a collective, before it waits for others.
 
     Raises:
         RuntimeError: a rank did not come in time, or the backend can't start.
@@ -57,18 +69,20 @@ def join(shard: Shard, store: Store, device: torch.device, timeout_s: float = 60
         timeout=timedelta(seconds=timeout_s),
         device_id=device if is_gpu else None,
     )
-    return GpuCollectives(shard, device) if is_gpu else GroupCollectives(shard)
+    return GpuCollectives(shard, device, on_call) if is_gpu else GroupCollectives(shard, on_call)
 
 
 class GroupCollectives:
     """`Collectives` of this process's group, on CPUs; from `join`."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, on_call: Callable[[], None]) -> None:
         self._size = shard.size
+        self._on_call = on_call
         self._waited_ns = 0
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """See `Collectives`; in place."""
+        self._on_call()
         began = time.monotonic_ns()
         dist.all_reduce(x)
         self._waited_ns += time.monotonic_ns() - began
@@ -76,6 +90,7 @@ class GroupCollectives:
 
     def all_gather(self, x: Tensor) -> Tensor:
         """See `Collectives`."""
+        self._on_call()
         began = time.monotonic_ns()
         out = _gather(x, self._size)
         self._waited_ns += time.monotonic_ns() - began
@@ -93,14 +108,15 @@ class GroupCollectives:
 class GpuCollectives(GroupCollectives):
     """The same between GPUs: small tensors by a kernel over shared memory, large ones by NCCL."""
 
-    def __init__(self, shard: Shard, device: torch.device) -> None:
-        super().__init__(shard)
+    def __init__(self, shard: Shard, device: torch.device, on_call: Callable[[], None]) -> None:
+        super().__init__(shard, on_call)
         self._waited = torch.zeros(1, dtype=torch.int64, device=device)
         self._small = _MAX_READ_BYTES // (shard.size - 1)
         self._memory, self._peers = _show_memory(shard, device, self._waited)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """See `Collectives`; in place."""
+        self._on_call()
         if self._peers is not None and 0 < x.nbytes <= self._small:
             out: Tensor = on_gpu("triton_all_reduce", "all_reduce")(x, self._peers)
             return out
@@ -112,6 +128,7 @@ class GpuCollectives(GroupCollectives):
 
     def all_gather(self, x: Tensor) -> Tensor:
         """See `Collectives`."""
+        self._on_call()
         x = x.contiguous()
         if self._peers is not None and 0 < x.nbytes <= self._small:
             out: Tensor = on_gpu("triton_all_reduce", "all_gather")(x, self._peers)

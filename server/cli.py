@@ -23,7 +23,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "several engines": ("replicas", "max_replicas", "scale_queue_s"),
     "the model and its device": (
         "dtype", "device", "attention", "max_model_len", "gpu_memory_utilization", "enforce_eager", "overlap", "seed",
-        "tensor_parallel_size",
+        "tensor_parallel_size", "rank_timeout_s",
     ),
     "KV blocks": (
         "block_size", "num_blocks", "prefix_cache", "preemption_mode", "host_blocks", "disk_blocks", "swap_path",

@@ -69,6 +69,10 @@ class BlockMoves:
         """Likewise, once all moves started so far have ended."""
         return self._swap.wait() if self._swap is not None else []
 
+    def num_filed(self) -> int:
+        """Blocks written to the swap file or read from it so far. Any thread may ask."""
+        return self._swap.num_filed() if self._swap is not None else 0
+
     def close(self) -> None:
         """Stop moving, and let go of the pool and the swap space."""
         if self._swap is not None:

@@ -65,6 +65,7 @@ class ModelRunner:
         max_model_len: longest sequence in tokens: as configured, else the model's, capped by the pool.
         kv_caches: pages of each layer.
         attention: the attention backend.
+        num_filed: blocks written to the swap file or read from it so far; any thread may call it.
         startup: what preparing cost, by name: nanoseconds (`*_ns`), bytes (`*_bytes`) and counts.
 
     Raises:
@@ -95,12 +96,11 @@ class ModelRunner:
         dtype: torch.dtype = getattr(torch, shape.dtype or "float32")
         self.attention = choose_attention(config.attention, device, dtype, config.block_size, shape.head_dim)
         self.num_blocks = agree(pool_blocks(model, config, device, dtype, self.attention, self.startup))
-        pool_tokens = self.num_blocks * config.block_size
-        self.max_model_len = config.max_model_len or min(shape.max_position_embeddings, pool_tokens)
-        pages = (self.num_blocks, config.block_size, shape.num_kv_heads, shape.head_dim)
+        self._block_size = page = config.block_size
+        self.max_model_len = config.max_model_len or min(shape.max_position_embeddings, self.num_blocks * page)
+        pages = (self.num_blocks, page, shape.num_kv_heads, shape.head_dim)
         pool = kv_cache.allocate(shape.num_layers, pages, dtype, device)
         self.kv_caches = kv_cache.by_layer(pool)
-        self._block_size = page = config.block_size
         max_blocks = -(-self.max_model_len // config.block_size)
         self._batch = InputBatch(config.max_num_seqs, max_blocks, config.block_size)
         self._staging = Staging(device)
@@ -115,10 +115,10 @@ class ModelRunner:
                 partial(decode_metadata, block_size=page, max_context_len=self.max_model_len, backend=self.attention),
                 split,
             )  # fmt: skip
-            self.startup["capture_ns"] = self._decodes.capture()
-            self.startup["num_graphs"] = self._decodes.num_graphs
+            self.startup |= {"capture_ns": self._decodes.capture(), "num_graphs": self._decodes.num_graphs}
         self.host_blocks, self.disk_blocks = config.host_blocks, config.disk_blocks
         self._moves = BlockMoves(pool, config)
+        self.num_filed = self._moves.num_filed
         self.swap_ns_per_block = self._moves.ns_per_block
         if self.swap_ns_per_block:
             self.startup["swap_ns_per_block"] = self.swap_ns_per_block

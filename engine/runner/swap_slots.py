@@ -32,10 +32,14 @@ class SwapSlots:
 
     Raises:
         InvalidConfig: the memory or the file can't be had.
+
+    Attributes:
+        num_filed: blocks written to the file or read from it so far.
     """
 
     def __init__(self, transfers: Transfers, host_blocks: int, disk_blocks: int, path: str | None) -> None:
         self.host_blocks = host_blocks
+        self.num_filed = 0
         self._transfers = transfers
         self._chunk = transfers.num_rows  # blocks moved at once
         bounce = 0
@@ -135,10 +139,12 @@ class SwapSlots:
     def _write(self, slot: int, row: Tensor) -> None:
         faults.reach("disk_write")
         self._disk.write(slot - self.host_blocks, _bytes_of(row))
+        self.num_filed += 1
 
     def _read(self, slot: int, row: Tensor) -> None:
         faults.reach("disk_read")
         self._disk.read(slot - self.host_blocks, _bytes_of(row))
+        self.num_filed += 1
 
     @property
     def _disk(self) -> SwapFile:

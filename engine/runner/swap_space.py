@@ -129,6 +129,10 @@ class SwapSpace:
         self._wait()
         return self.finished()
 
+    def num_filed(self) -> int:
+        """Blocks written to the file or read from it so far. Any thread may ask."""
+        return self._slots.num_filed
+
     def close(self) -> None:
         """Stop after the move that is being done, whatever is queued; give back memory and file. Twice is once."""
         with self._changed:

@@ -13,7 +13,7 @@ WORDS = 64  # of 8 bytes, in a rank's cell
 SLOTS = 4  # plans that are kept; two steps are in flight at most
 FIRST_SLOT = 1 << 16  # bytes of a slot to begin with
 TIMES = 16  # steps whose times a cell keeps
-_BEATS, _TAKEN, _STEP, _FIRST_TIME = 0, 1, 2, 8
+_BEATS, _TAKEN, _STEP, _PLACE, _MOVED, _FIRST_TIME = 0, 1, 2, 3, 4, 8
 
 
 def make_shared_memory(size: int) -> int:
@@ -104,6 +104,22 @@ class Progress:
     def beats(self) -> list[int]:
         """How often each rank has."""
         return [self._words[cell + _BEATS] for cell in self._ranks]
+
+    def move_on(self, rank: int) -> None:
+        """Say that the rank's main thread has got further. All ranks come to the same places, and so count alike."""
+        self._words[rank * WORDS + _PLACE] += 1
+
+    def places(self) -> list[int]:
+        """How often each rank's has."""
+        return [self._words[cell + _PLACE] for cell in self._ranks]
+
+    def tell_moved(self, rank: int, blocks: int) -> None:
+        """Say how many blocks the rank has written to its swap file or read from it so far."""
+        self._words[rank * WORDS + _MOVED] = blocks
+
+    def distance(self) -> int:
+        """Rises whenever some rank gets further, with a step or with the blocks that one may wait for."""
+        return sum(self._words[cell + _PLACE] + self._words[cell + _MOVED] for cell in self._ranks)
 
     def take(self, rank: int, number: int) -> None:
         """Say that the rank needs the slot of message `number` no more."""

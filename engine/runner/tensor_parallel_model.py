@@ -21,6 +21,7 @@ from .split_head import SplitHead
 from .tensor_parallel_rank import BuiltRank, RankSetup
 
 HOST = "127.0.0.1"  # ranks share a machine
+MEET_S = 600.0  # for ranks to find each other
 
 
 def build(setup: RankSetup) -> BuiltRank:
@@ -33,15 +34,16 @@ def build(setup: RankSetup) -> BuiltRank:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     shard = Shard(setup.rank, setup.size)
-    collectives = join(shard, _meet(setup), device)
     config = rank_config(setup.config, setup.rank)
+    patience_s = max(MEET_S, 2 * config.rank_timeout_s)  # the driver, which can name a rank, comes first
+    collectives = join(shard, _meet(setup), device, patience_s, setup.move_on)
     model = load_model(config.model, config.dtype, device, shard, collectives)
     split = SplitHead(model, collectives, setup.num_tokens) if setup.size > 1 else None
     runner = ModelRunner(
         model, config, device, num_valid_tokens=setup.num_tokens, agree=setup.agree, waited=collectives.waited,
         split=split,
     )  # fmt: skip
-    return BuiltRank(runner, device.type == "cuda", _is_done, collectives.close)
+    return BuiltRank(runner, device.type == "cuda", _is_done, runner.num_filed, collectives.close)
 
 
 def _is_done(handle: LaunchedStep | None) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import importlib
 import logging
@@ -20,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -60,12 +62,14 @@ class BuiltRank:
         runner: computes steps.
         is_asynchronous: whether a launched step runs beside this process.
         is_done: whether collecting a launched step (its handle) would not wait.
+        num_filed: blocks written to the swap file or read from it so far; from another thread.
         close: called last, after the runner was closed.
     """
 
     runner: LoadedRunner
     is_asynchronous: bool = False
     is_done: Callable[[Any], bool] = field(default=lambda handle: True)
+    num_filed: Callable[[], int] = field(default=lambda: 0)
     close: Callable[[], None] = field(default=lambda: None)
 
 
@@ -76,12 +80,15 @@ class RankSetup:
         config: the engine's settings, the same for every rank.
         rank, size: this one, of how many.
         num_tokens: ids from here on are never sampled.
+        move_on: to be called by the main thread within a step at places that all ranks come to, before it waits there
+            for others: the rank that has come to the fewest is the one that hangs.
     """
 
-    def __init__(self, start: Start, size: int, connection: Connection) -> None:
+    def __init__(self, start: Start, size: int, connection: Connection, move_on: Callable[[], None]) -> None:
         self.config: EngineConfig = start.config
         self.rank, self.size = start.rank, size
         self.num_tokens = start.num_tokens
+        self.move_on = move_on
         self._connection = connection
 
     def publish(self, address: str) -> None:
@@ -147,7 +154,10 @@ class RankServer:
                 self._launch(order)
             elif isinstance(order, FinishMoves):
                 self._progress.take(self._rank, order.number)
-                self._send(Moved(order.number, self._runner.finish_moves()))
+                self._progress.move_on(self._rank)
+                moved = self._runner.finish_moves()
+                self._progress.move_on(self._rank)
+                self._send(Moved(order.number, moved))
             elif isinstance(order, Close):
                 return
 
@@ -166,11 +176,14 @@ class RankServer:
         self._progress.take(self._rank, order.number)
         plan = self._decoder.decode(data)
         self._progress.begin_step(self._rank, plan.step)
+        self._progress.move_on(self._rank)
         self._flights.append((order.number, plan, self._runner.launch(plan)))
+        self._progress.move_on(self._rank)
 
     def _collect(self) -> None:
         number, plan, handle = self._flights.popleft()
         result = self._runner.collect(handle)
+        self._progress.move_on(self._rank)
         append_sampled(plan, result.tokens)
         waited = 0
         if plan.sequences:  # moves alone read nothing back from the device
@@ -191,10 +204,12 @@ def main(connection_fd: int, memory: int, rank: int, size: int, parent: int) -> 
     logging.basicConfig(format=f"rank {rank}: %(message)s", level=logging.WARNING)
     connection = Connection(connection_fd)
     progress = Progress(memory, size)
-    threading.Thread(target=_beat, args=(connection_fd, progress, rank, parent), name="beat", daemon=True).start()
+    faulthandler.register(signal.SIGUSR1)  # the driver asks a rank that hangs where it is
+    heart = Heart(connection_fd, progress, rank, parent)
+    heart.start()
     code = 0
     try:
-        _run(connection, memory, progress, size)
+        _run(connection, memory, progress, size, heart)
     except (EOFError, BrokenPipeError):
         code = 1  # the driver is gone
     except BaseException as error:
@@ -208,7 +223,7 @@ def main(connection_fd: int, memory: int, rank: int, size: int, parent: int) -> 
         os._exit(code)  # nothing that waits for other ranks holds it up
 
 
-def _run(connection: Connection, memory: int, progress: Progress, size: int) -> None:
+def _run(connection: Connection, memory: int, progress: Progress, size: int, heart: Heart) -> None:
     start = decode_order(connection.recv_bytes())
     if not isinstance(start, Start):
         raise RuntimeError(f"a rank's first message is {type(start).__name__}, not its start")
@@ -216,8 +231,8 @@ def _run(connection: Connection, memory: int, progress: Progress, size: int) -> 
         _die_with_parent(start.parent)
     module, _, function = start.target.partition(":")
     build: Callable[[RankSetup], BuiltRank] = getattr(importlib.import_module(module), function)
-    built = build(RankSetup(start, size, connection))
-    runner = built.runner
+    built = build(RankSetup(start, size, connection, partial(progress.move_on, start.rank)))
+    runner, heart.num_filed = built.runner, built.num_filed
     gc.collect()
     gc.freeze()  # what loading left lives as long as the rank
     ready = Ready(
@@ -232,14 +247,27 @@ def _run(connection: Connection, memory: int, progress: Progress, size: int) -> 
     built.close()
 
 
-def _beat(connection_fd: int, progress: Progress, rank: int, parent: int) -> None:
-    """Give signs of life; end the process where the driver is gone and the main thread doesn't notice."""
-    poll = select.poll()
-    poll.register(connection_fd, select.POLLHUP)
-    while not poll.poll(BEAT_S * 1000) and os.getppid() == parent:
-        progress.beat(rank)
-    time.sleep(LEAVE_S)
-    os._exit(1)
+class Heart(threading.Thread):
+    """Gives signs of life; ends the process where the driver is gone and the main thread doesn't notice.
+
+    Attributes:
+        num_filed: see `BuiltRank`.
+    """
+
+    def __init__(self, connection_fd: int, progress: Progress, rank: int, parent: int) -> None:
+        super().__init__(name="beat", daemon=True)
+        self.num_filed: Callable[[], int] = int
+        self._connection_fd, self._progress, self._rank, self._parent = connection_fd, progress, rank, parent
+
+    def run(self) -> None:
+        """Beat until the driver is gone."""
+        poll = select.poll()
+        poll.register(self._connection_fd, select.POLLHUP)
+        while not poll.poll(BEAT_S * 1000) and os.getppid() == self._parent:
+            self._progress.beat(self._rank)
+            self._progress.tell_moved(self._rank, self.num_filed())
+        time.sleep(LEAVE_S)
+        os._exit(1)
 
 
 def _die_with_parent(parent: int) -> None:

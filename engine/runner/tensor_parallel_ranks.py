@@ -12,7 +12,7 @@ import threading
 import time
 from multiprocessing.connection import Connection, Pipe
 
-from ...errors import EngineDead
+from ...errors import EngineDead, OutOfDeviceMemory
 from ..config import EngineConfig
 from ..core_link import how_it_ended
 from ..request import describe
@@ -33,7 +33,13 @@ from .tensor_parallel_messages import (
 from .tensor_parallel_watch import LOOK_S, Watch
 
 CLOSE_S = 10.0  # for ranks to end in order
+TELL_S = 0.3  # for a rank that hangs to write down where it is
 BLAME_S = 0.5  # for a process that was killed to be seen as such, after another one has told of the consequences
+
+_SHORT = (
+    "; the others wait for it within the step, so that it can't be launched again in parts: lower "
+    "max_num_batched_tokens, max_num_seqs, num_blocks or gpu_memory_utilization"
+)
 
 _PROGRAM = (
     "import sys; sys.path[:] = {path!r}; "
@@ -60,7 +66,8 @@ class Ranks:
         self._connections: list[Connection] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._closed = False
-        self._watch = Watch(size)
+        self._beating, self._moving = Watch(size), Watch(1)
+        self._patience = ""
         self._fd = make_shared_memory(size)
         self.progress = Progress(self._fd, size)
         self._plans = PlanWriter(self._fd, size)
@@ -106,6 +113,8 @@ class Ranks:
             InvalidConfig, UnknownModel, ModelLoadError: what a rank can't work with.
             EngineDead: a rank's process ended.
         """
+        self._moving = Watch(1, config.rank_timeout_s)
+        self._patience = f"{config.rank_timeout_s:g} s (rank_timeout_s)"
         is_main = threading.current_thread() is threading.main_thread()
         for rank in range(self.size):
             self.send(rank, Start(config, rank, num_tokens, target, os.getpid(), is_main))
@@ -153,7 +162,8 @@ class Ranks:
         """What ranks say, soon: nothing after a while in which they said nothing.
 
         Args:
-            beating: whether a rank that does not beat has failed (not while it loads, where beats may be late).
+            beating: whether ranks have failed that don't beat, or don't get further (not while they load, where beats
+                may be late).
 
         Raises:
             RuntimeError: a rank has died, hangs or tells of an error; all are ended then.
@@ -179,12 +189,26 @@ class Ranks:
 
     def begin_waiting(self) -> None:
         """What is received from here on is waited for."""
-        self._watch.reset()
+        self._beating.reset()
+        self._moving.reset()
 
     def _look(self) -> None:
-        rank = self._watch.look(self.progress.beats())
+        rank = self._beating.look(self.progress.beats())
         if rank is not None:
             self._break(rank, "hangs: its process gives no sign of life")
+        if self._moving.look([self.progress.distance()]) is None:
+            return
+        places = self.progress.places()
+        behind = places.index(min(places))
+        is_known = max(places) > places[behind]
+        for process in [self._processes[behind]] if is_known else self._processes:
+            process.send_signal(signal.SIGUSR1)
+        time.sleep(TELL_S)
+        if is_known:
+            how = f"hangs: it has not got further for {self._patience}, and the others wait for it"
+        else:
+            how = f"waits like all others, and none has got further for {self._patience}: which one hangs can't be told"
+        self._break(behind, f"{how}; its stack is on stderr")
 
     def _fail(self, failed: dict[int, Failed | None], starting: bool = False) -> None:
         """End with the rank that failed first: one that was killed, rather than one that tells what came of it."""
@@ -201,7 +225,8 @@ class Ranks:
             if starting:
                 self.kill()
                 raise report.fault.unpack()
-            self._break(rank, f"failed: {describe(report.fault.unpack())}")
+            error = report.fault.unpack()
+            self._break(rank, f"failed: {describe(error)}", _SHORT if isinstance(error, OutOfDeviceMemory) else "")
         rank = killed[0] if killed else next(iter(failed))
         code = codes[rank]
         how = "closed its pipe" if code is None else how_it_ended(code)
@@ -210,10 +235,10 @@ class Ranks:
             raise EngineDead(f"rank {rank} of {self.size} {how} while it started; its messages are on stderr")
         self._break(rank, how)
 
-    def _break(self, rank: int, how: str) -> None:
+    def _break(self, rank: int, how: str, advice: str = "") -> None:
         step = self.progress.step(rank)
         last = "it has begun no step" if step is None else f"its last step was {step}"
-        self.fault = f"rank {rank} of {self.size} (process {self._processes[rank].pid}) {how}; {last}"
+        self.fault = f"rank {rank} of {self.size} (process {self._processes[rank].pid}) {how}; {last}{advice}"
         self.kill()
         raise RuntimeError(self.fault)
 

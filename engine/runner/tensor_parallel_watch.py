@@ -1,4 +1,4 @@
-"""Tells a rank that hangs from one that computes: a process beats, whatever its main thread does, until it is stopped.
+"""Tells ranks that hang from ranks that compute, by counts that rise while they live, or while they get further.
 
 Knows neither processes nor steps.
 """
@@ -12,31 +12,34 @@ HANG_S = 5.0  # without a beat
 
 
 class Watch:
-    """Looks at the ranks' beats.
+    """Looks at counts.
 
     A look counts only as the time between two looks, so that a driver that was itself stopped accuses nobody.
 
     Args:
-        size: ranks.
+        size: counts.
+        bound_s: seconds that one may stand still; None: `HANG_S`, for beats.
     """
 
-    def __init__(self, size: int) -> None:
-        self._beats = [-1] * size
-        self._looks = [0] * size  # in a row that found the same beat
+    def __init__(self, size: int, bound_s: float | None = None) -> None:
+        self._bound_s = bound_s
+        self._counts = [-1] * size
+        self._looks = [0] * size  # in a row that found the same count
         self._next = 0.0
 
     def reset(self) -> None:
         """Begin anew: nobody has looked for a while."""
         self._looks = [0] * len(self._looks)
 
-    def look(self, beats: list[int]) -> int | None:
-        """The rank that has not beaten for `HANG_S` seconds, or None. Looks that come too early do nothing."""
+    def look(self, counts: list[int]) -> int | None:
+        """Which count has stood still for too long, or None. Looks that come too early do nothing."""
         now = time.monotonic()
         if now < self._next:
             return None
         self._next = now + LOOK_S
-        for rank, beat in enumerate(beats):
-            self._looks[rank] = self._looks[rank] + 1 if beat == self._beats[rank] else 0
-        self._beats = beats
+        for index, count in enumerate(counts):
+            self._looks[index] = self._looks[index] + 1 if count == self._counts[index] else 0
+        self._counts = counts
         most = max(self._looks)
-        return self._looks.index(most) if most * LOOK_S >= HANG_S else None
+        bound_s = HANG_S if self._bound_s is None else self._bound_s
+        return self._looks.index(most) if most * LOOK_S >= bound_s else None

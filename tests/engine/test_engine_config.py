@@ -102,6 +102,12 @@ def test_the_share_of_memory_becomes_a_float(value: Any) -> None:
     assert kept == value
 
 
+@pytest.mark.parametrize("value", [True, math.nan, math.inf, 0, -1.0, 1_000_001, "60", None])
+def test_the_patience_with_ranks_is_a_number_of_seconds(value: object) -> None:
+    refused("rank_timeout_s", value)
+    assert EngineConfig(rank_timeout_s=90).rank_timeout_s == 90.0
+
+
 @pytest.mark.parametrize("value", ["", "x" * 4097, "a\0b", "a\ud800", None, 5, b"smollm2", Path("m")])
 def test_a_model_is_a_text_that_can_name_a_file(value: object) -> None:
     refused("model", value)

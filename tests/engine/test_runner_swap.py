@@ -81,7 +81,7 @@ def test_a_sequence_goes_on_where_it_was_from_other_blocks(swapping: Callable[..
     host = swapping(*sizes.get(way, (HOST, DISK)))
     seq, other = host.add(prompt_of(10)), host.add(prompt_of(5, 1))
     host.generate(seq, 4)
-    blocks = list(seq.block_table)
+    blocks, filed = list(seq.block_table), host.runner.num_filed()
     held = kv(host, blocks)
     slots = [HOST + 3, HOST + 1, HOST, HOST + 6] if way == "disk" else [2, 5, 1, 0]
     moves = [out(host, seq, slots)]
@@ -95,6 +95,7 @@ def test_a_sequence_goes_on_where_it_was_from_other_blocks(swapping: Callable[..
     assert (errors(done), done[-1].num_bytes, done[-1].move) == ([""] * len(done), held.nbytes, host.moves)
     assert not set(seq.block_table) & set(blocks)
     assert torch.equal(kv(host, seq.block_table), held)
+    assert host.runner.num_filed() - filed == (0 if way.startswith("host") else 2 * len(blocks))
     assert host.generate(seq, 6) == recomputed(prompt_of(10), 10)
 
 

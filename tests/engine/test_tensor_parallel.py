@@ -207,15 +207,21 @@ def test_a_rank_that_is_lost_between_two_requests_fails_the_next_one() -> None:
     assert gone(pids)
 
 
-def test_a_rank_that_fails_is_named_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "advice"), [
+    ("ValueError", ""),
+    ("OutOfDeviceMemory", "so that it can't be launched again in parts: lower max_num_batched_tokens, max_num_seqs, "),
+])  # fmt: skip
+def test_a_rank_that_fails_is_named_with_its_error(kind: str, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_RANK_FAILS_AT", "3")
+    monkeypatch.setenv("FAKE_RANK_FAILS_BY", kind)
     engine = ranks_engine(2)
     pids = engine.runner.pids
     engine.add(prompt(1), 200)
     while engine.core.requests:
         engine.step()
     message = engine.of(EngineError)[0].message
-    assert f"rank 1 of 2 (process {pids[1]}) failed: ValueError: as asked; its last step was 3" in message
+    assert f"rank 1 of 2 (process {pids[1]}) failed: {kind}: as asked; its last step was 3" in message
+    assert advice in message and ("lower" in message) == bool(advice)
     assert gone(pids)
 
 

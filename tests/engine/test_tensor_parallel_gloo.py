@@ -22,6 +22,7 @@ from nanolens.engine.runner import tensor_parallel_watch as watching
 from nanolens.engine.runner.load import load_parts
 from nanolens.engine.runner.model_runner import ModelRunner
 from nanolens.engine.runner.tensor_parallel import TensorParallelRunner
+from nanolens.engine.runner.tensor_parallel_ranks import Ranks
 from nanolens.engine.sampling_params import SamplingParams
 from nanolens.engine.sequence import Sequence
 from nanolens.errors import InvalidConfig
@@ -30,6 +31,7 @@ from nanolens.telemetry.events import BlocksSwapped, EngineError, PrefixMatched,
 from real_engine import TINY, greedy, prompt_of, recorded
 from tiny_models import save_tiny
 
+HANGING = "hanging_ranks:build"
 SMALL: dict[str, Any] = {"num_blocks": 40, "block_size": 4, "audit": True, "seed": 0, "device": "cpu"}
 
 
@@ -181,6 +183,30 @@ def test_a_lost_rank_ends_all_requests(number: int, lost: int, phase: str, monke
         messages = [event.message for event in events if isinstance(event, EngineError)]
         assert f"rank {lost} of 2 (process {runner.pids[lost]}) " in messages[-1]
         assert "; its last step was 3" in messages[-1] if phase == "decode" else "has begun no step" in messages[-1]
+
+
+@pytest.mark.parametrize(("hung", "step"), [(0, 1), (1, 3)], ids=["prefill", "decode"])
+def test_a_rank_that_hangs_while_it_lives_ends_all_requests(
+    hung: int, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first step is slow, and longer than the bound, but gets further all the time."""
+    start = Ranks.start
+    monkeypatch.setattr(Ranks, "start", lambda self, config, count, _: start(self, config, count, HANGING))
+    monkeypatch.setenv("HANGING_RANK", f"{hung}:{step}")
+    monkeypatch.setenv("SLOW_SUMS", "0.5")
+    with opened(TINY, 2, num_blocks=200, rank_timeout_s=1.5) as llm:
+        engine, events = llm.engine, recorded(llm)
+        ended: list[RequestOutput] = []
+        for salt in range(3):
+            engine.add_request(prompt_of(60, salt), greedy(100), on_finish=ended.append)
+        while engine.core.requests:
+            engine.step()
+        assert [output.outputs[0].finish_reason for output in ended] == ["error"] * 3
+        assert {len(output.outputs[0].token_ids) for output in ended} == {step - 1}
+        message = [event.message for event in events if isinstance(event, EngineError)][-1]
+        pid = engine.core.runner.pids[hung]
+        assert f"rank {hung} of 2 (process {pid}) hangs: it has not got further for 1.5 s (rank_timeout_s)" in message
+        assert f"; its last step was {step}" in message
 
 
 def test_a_loaded_model_is_not_split() -> None:

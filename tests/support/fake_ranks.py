@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fake_engine import MAX_MODEL_LEN, FakeEngine, FakeRunner
+from nanolens import errors
 from nanolens.engine.config import EngineConfig
 from nanolens.engine.plan import StepPlan, StepResult
 from nanolens.engine.runner.tensor_parallel import TensorParallelRunner
@@ -25,7 +29,7 @@ class FakeRankRunner(FakeRunner):
         super().__init__(num_blocks, config.block_size, config.host_blocks, config.disk_blocks)
         self.max_model_len = min(MAX_MODEL_LEN, num_blocks * config.block_size)
         self.startup = {"rank": setup.rank, f"of_rank_{setup.rank}": 1}
-        self.rank = setup.rank
+        self.rank, self.move_on = setup.rank, setup.move_on
         self.steps = 0
         self.computing: deque[bool] = deque()  # of the launched plans: whether there is anything to compute
 
@@ -33,13 +37,18 @@ class FakeRankRunner(FakeRunner):
         if plan.moves:
             self.move_delay = self.rank
         if plan.step == int(os.environ.get("FAKE_RANK_FAILS_AT", "-1")) and self.rank == 1:
-            raise ValueError("as asked")
+            raise vars(errors).get(os.environ.get("FAKE_RANK_FAILS_BY", ""), ValueError)("as asked")
+        who, _, step = os.environ.get("FAKE_RANK_HANGS", "").partition(":")
+        if step == str(plan.step) and who in ("all", str(self.rank)):
+            hang_for_ever()
         handle = super().launch(plan)
         self.computing.append(bool(plan.sequences))
         return handle
 
     def collect(self, handle: Any) -> StepResult:
-        time.sleep(float(os.environ.get("FAKE_RANK_SLEEPS", "0")))
+        for part in os.environ.get("FAKE_RANK_SLEEPS", "0").split():
+            time.sleep(float(part))
+            self.move_on()
         result = super().collect(handle)
         if not self.computing.popleft():
             return result  # as the torch runner's: the device tells nothing
@@ -49,6 +58,12 @@ class FakeRankRunner(FakeRunner):
         return result
 
 
+def hang_for_ever() -> None:
+    """Sleep on the thread that calls; others go on."""
+    while True:
+        time.sleep(1000)
+
+
 def build(setup: RankSetup) -> BuiltRank:
     """A fake rank, after it has met the others."""
     if setup.rank == 0:
@@ -56,6 +71,12 @@ def build(setup: RankSetup) -> BuiltRank:
     elif setup.address() != "here":
         raise RuntimeError("another address than rank 0's")
     return BuiltRank(FakeRankRunner(setup))
+
+
+def build_filing(setup: RankSetup) -> BuiltRank:
+    """A fake rank whose swap file is always busy."""
+    beats = itertools.count()
+    return dataclasses.replace(build(setup), num_filed=lambda: next(beats))
 
 
 def build_refused(setup: RankSetup) -> BuiltRank:
@@ -74,14 +95,14 @@ def build_dying(setup: RankSetup) -> BuiltRank:
     raise AssertionError("never agreed")
 
 
-def make_ranks(config: EngineConfig) -> TensorParallelRunner:
+def make_ranks(config: EngineConfig, target: str = "build") -> TensorParallelRunner:
     """The runner of an engine on fake ranks."""
-    return TensorParallelRunner(config, 1000, "fake_ranks:build")
+    return TensorParallelRunner(config, 1000, f"fake_ranks:{target}")
 
 
-def ranks_engine(size: int = 2, **options: Any) -> FakeEngine:
+def ranks_engine(size: int = 2, target: str = "build", **options: Any) -> FakeEngine:
     """An engine on fake ranks."""
-    return FakeEngine(make_runner=make_ranks, tensor_parallel_size=size, **options)
+    return FakeEngine(make_runner=partial(make_ranks, target=target), tensor_parallel_size=size, **options)
 
 
 def is_running(pid: int) -> bool:
