@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 
 NS_PER_S = 1_000_000_000
@@ -17,14 +18,28 @@ class Shown(NamedTuple):
     """Of which moment a table is.
 
     Attributes:
-        run: id of the run, as its journal has it.
-        step: the last planned one.
+        run: id of the run, as its journal has it; "" where the rows are of several.
+        step: the last planned one; None where there are several.
         time: of this machine, as ISO 8601 with its zone.
+        fleet: URL of the front of a fleet, where the rows are of its replicas.
     """
 
     run: str
-    step: int
+    step: int | None
     time: str
+    fleet: str = ""
+
+    @property
+    def source(self) -> dict[str, Value]:
+        """What the rows are of, by names that none of their columns has."""
+        return {"fleet": self.fleet} if self.fleet else {"run": self.run}
+
+    @property
+    def name(self) -> str:
+        """The moment in the name of a file: its step, or its second where there is none."""
+        if self.step is not None:
+            return f"step{self.step}"
+        return datetime.fromisoformat(self.time).strftime("%Y%m%dT%H%M%S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +74,22 @@ def in_seconds(title: str, names: Sequence[str], rows: Iterable[Sequence[Value]]
 def as_csv(table: Table, shown: Shown) -> str:
     """RFC 4180 with a header; None is an empty field. A text that a spreadsheet would run as a formula gets a `'`.
 
-    The last two columns say in each row of which run and moment it is.
+    The last two columns say in each row of which run (or fleet) and moment it is.
     """
     out = io.StringIO(newline="")
     writer = csv.writer(out)
-    writer.writerow([*table.columns, "run", "shown_at"])
+    about = shown.source | {"shown_at": shown.time}
+    writer.writerow([*table.columns, *about])
     for row in table.rows:
-        writer.writerow([_inert(value) for value in (*row, shown.run, shown.time)])
+        writer.writerow([_inert(value) for value in (*row, *about.values())])
     return out.getvalue()
 
 
 def as_json(table: Table, shown: Shown) -> str:
-    """An object with the title, of which run and moment it is, and a list of objects, one a row."""
+    """An object with the title, of which run (or fleet) and moment it is, and a list of objects, one a row."""
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    whole = {"title": table.title, "run": shown.run, "step": shown.step, "shown_at": shown.time, "rows": rows}
+    step = {} if shown.step is None else {"step": shown.step}
+    whole = {"title": table.title, **shown.source, **step, "shown_at": shown.time, "rows": rows}
     return json.dumps(whole, ensure_ascii=False, indent=1) + "\n"
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from .export import Table, Value
+from .filters import Field
 from .units import duration, share
 
 VERSION = 1
@@ -73,6 +75,11 @@ class FleetRow:
     skew_ns: int | None
     sign_ns: int | None
     queue_age_ns: int
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of the tokens looked up in its cache that were found; None where none were."""
+        return self.hit_tokens / self.queried_tokens if self.queried_tokens else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +172,9 @@ CELLS: tuple[tuple[str, bool, Callable[[FleetRow], str]], ...] = (  # name, whet
     ("preemptions", True, lambda row: "-" if row.preemptions is None else f"{row.preemptions:,}"),
     ("skew", True, lambda row: duration(row.skew_ns)),
     ("last sign", True, lambda row: _age(row.sign_ns)),
+    ("longest wait", True, lambda row: _age(row.queue_age_ns)),
     ("model", False, lambda row: row.model),
+    ("run", False, lambda row: row.run),
 )
 
 
@@ -191,22 +200,58 @@ def fleet_json(fleet: Fleet) -> dict[str, Any]:
     return {
         "version": VERSION,
         "source": {"title": fleet.url, "state": "stale" if fleet.trouble else "live", "message": fleet.trouble},
-        "replicas": [_replica(row) for row in fleet.rows],
+        "replicas": [{name: value(row) for name, value in VALUES.items()} for row in fleet.rows],
         "routed": dict(fleet.routed),
     }
 
 
-def _replica(row: FleetRow) -> dict[str, Any]:
-    return {
-        "id": row.replica, "state": row.state, "trouble": row.trouble, "model": row.model, "run": row.run,
-        "waiting": row.waiting, "running": row.running, "paused": row.paused,
-        "free_blocks": row.free_blocks, "num_blocks": row.num_blocks,
-        "queried_tokens": row.queried_tokens, "hit_tokens": row.hit_tokens,
-        "preemptions": row.preemptions, "tokens_per_second": row.tokens_per_second,
-        "rank_skew_s": None if row.skew_ns is None else row.skew_ns / NS,
-        "last_sign_s": None if row.sign_ns is None else row.sign_ns / NS,
-        "queue_age_s": row.queue_age_ns / NS,
-    }  # fmt: skip
+def fleet_table(rows: Sequence[FleetRow]) -> Table:
+    """Rows for an export: the values of `--json`."""
+    return Table("fleet", tuple(VALUES), [[value(row) for value in VALUES.values()] for row in rows])
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else ns / NS
+
+
+VALUES: dict[str, Callable[[FleetRow], Value]] = {
+    "id": lambda row: row.replica,
+    "state": lambda row: row.state,
+    "trouble": lambda row: row.trouble,
+    "model": lambda row: row.model,
+    "run": lambda row: row.run,
+    "waiting": lambda row: row.waiting,
+    "running": lambda row: row.running,
+    "paused": lambda row: row.paused,
+    "free_blocks": lambda row: row.free_blocks,
+    "num_blocks": lambda row: row.num_blocks,
+    "queried_tokens": lambda row: row.queried_tokens,
+    "hit_tokens": lambda row: row.hit_tokens,
+    "hit_rate": lambda row: row.hit_rate,
+    "preemptions": lambda row: row.preemptions,
+    "tokens_per_second": lambda row: row.tokens_per_second,
+    "rank_skew_s": lambda row: _seconds(row.skew_ns),
+    "last_sign_s": lambda row: _seconds(row.sign_ns),
+    "queue_age_s": lambda row: _seconds(row.queue_age_ns),
+}
+FIELDS: dict[str, Field[FleetRow]] = {  # of a filter: named as in VALUES, where that has the same
+    "replica": Field("text", lambda row: row.replica),
+    "state": Field("text", lambda row: row.state, get_args(ReplicaState)),
+    "waiting": Field("number", lambda row: row.waiting),
+    "running": Field("number", lambda row: row.running),
+    "paused": Field("number", lambda row: row.paused),
+    "free_blocks": Field("number", lambda row: row.free_blocks),
+    "num_blocks": Field("number", lambda row: row.num_blocks),
+    "hit_rate": Field("percentage", lambda row: None if row.hit_rate is None else 100 * row.hit_rate),
+    "tokens_per_second": Field("number", lambda row: row.tokens_per_second),
+    "preemptions": Field("number", lambda row: row.preemptions),
+    "skew": Field("duration", lambda row: row.skew_ns),
+    "sign": Field("duration", lambda row: row.sign_ns),
+    "waits": Field("duration", lambda row: row.queue_age_ns),
+    "model": Field("text", lambda row: row.model),
+    "run": Field("text", lambda row: row.run),
+    "trouble": Field("text", lambda row: row.trouble),
+}
 
 
 def _state(report: Mapping[str, Any], snapshot: Mapping[str, Any], sign_ns: int | None, gone: bool) -> ReplicaState:

@@ -17,6 +17,7 @@ from ...errors import NanolensError
 from ..sources.http_stream import IsFleet
 from ..sources.source import Source
 from .fleet_screen import FleetLike, FleetScreen
+from .habits import HabitScreen
 from .inspect_screen import InspectScreen
 from .look_screen import VIEWS
 from .picker_screen import Choice, PickerScreen
@@ -140,6 +141,11 @@ class NanoInspectApp(App[str]):
         self.pop_screen()
         self.notify(words, severity="error", timeout=10, markup=False)
 
+    @property
+    def has_choices(self) -> bool:
+        """Whether there is a list to choose another source from."""
+        return self._find is not None
+
     # Fleets
 
     @property
@@ -176,25 +182,31 @@ class NanoInspectApp(App[str]):
                 self.pop_screen()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """What the palette offers: views, time, debugger, habits, themes."""
+        """What the palette offers: themes, views, time, debugger, habits."""
         for command in super().get_system_commands(screen):
             if command.title in ("Theme", "Quit"):
                 yield command
-        if not isinstance(screen, InspectScreen):
-            return
+        if isinstance(screen, InspectScreen):
+            yield from self._inspect_commands(screen)
+        if isinstance(screen, FleetScreen):
+            yield SystemCommand("Look again", "Now, not after the interval (r)", screen.action_look)
+        if isinstance(screen, HabitScreen):
+            yield SystemCommand("Filter", "What is shown (/)", screen.action_ask_filter)
+            yield SystemCommand("Export", "What is shown, as csv, json or svg (E)", screen.action_export)
+            yield SystemCommand("Copy", "The id under the cursor (y)", screen.action_copy)
+            yield SystemCommand("Open another", "Server or journal (o)", screen.action_open_another)
+            yield SystemCommand("Help", "All keys (?)", screen.action_help)
+
+    def _inspect_commands(self, screen: InspectScreen) -> Iterable[SystemCommand]:
         for number, (name, title) in enumerate(VIEWS, 1):
             yield SystemCommand(title, f"Show this view (key {number})", _bound(screen.action_show_view, name))
         yield SystemCommand("Freeze", "Stay at this moment, or go live again (space)", screen.action_freeze)
         yield SystemCommand("Live", "Follow the engine (g)", screen.action_live)
         yield SystemCommand("Go to a time", "Step, time of day, or so far back (t)", screen.action_ask_jump)
         yield SystemCommand("Kind of event", "That { and } go to (e)", screen.action_ask_kind)
-        yield SystemCommand("Filter", "What this view shows (/)", screen.action_ask_filter)
-        yield SystemCommand("Export", "What is shown, as csv, json or svg (E)", screen.action_export)
         yield SystemCommand("Pause or continue the engine", "Asks first (P)", screen.action_pause_engine)
         yield SystemCommand("Step the engine", "Asks first (s)", screen.action_step_engine)
         yield SystemCommand("Breakpoints", "List, add, remove (b)", screen.action_breakpoints)
-        yield SystemCommand("Open another", "Server or journal (o)", screen.action_open_another)
-        yield SystemCommand("Help", "All keys (?)", screen.action_help)
 
 
 def _bound(action: Callable[[str], None], name: str) -> Callable[[], None]:

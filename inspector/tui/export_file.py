@@ -12,7 +12,7 @@ FORMATS = (("csv", "csv    the rows, for a spreadsheet"), ("json", "json   the r
 
 
 def write_export(folder: Path, form: str, table: Table, shown: Shown, screenshot: str = "") -> Path:
-    """Write a new file `nano-inspect-TITLE-stepN.FORM`.
+    """Write a new file `nano-inspect-TITLE-stepN.FORM`, with a time in place of the step where there is none.
 
     Args:
         folder: where to.
@@ -32,7 +32,7 @@ def write_export(folder: Path, form: str, table: Table, shown: Shown, screenshot
     number = 1
     while True:
         again = f"-{number}" if number > 1 else ""
-        path = folder / f"nano-inspect-{slug}-step{shown.step}{again}.{form}"
+        path = folder / f"nano-inspect-{slug}-{shown.name}{again}.{form}"
         try:
             with path.open("x", encoding="utf-8", newline="") as file:
                 file.write(text)

@@ -1,27 +1,29 @@
-"""The replicas of a fleet, a row each: one is chosen to be looked at. Knows not how they are asked."""
+"""The screen of a fleet: how it does, and its replicas, of which one is chosen. Knows not how they are asked."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, ClassVar, Protocol, cast
+import time
+from typing import ClassVar, Protocol
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 from textual.widgets import Static
 
 from ...errors import NanolensError
-from ..fleet_rows import CELLS, Fleet, FleetRow, fleet_words, models
+from ..clock_words import iso
+from ..export import Shown
+from ..fleet_rows import Fleet, fleet_words, models
 from ..sources.source import Source
-from .columns import Column, Tone
+from .fleet_view import FleetView
 from .footer_bar import FooterBar, Hint
+from .habits import HabitScreen
+from .help_screen import HABITS, Keys
 from .live_table import LiveTable
 
-if TYPE_CHECKING:
-    from .app import NanoInspectApp
-
 LOOK_S = 1.0  # between two looks, at least: each asks every replica
+TROUBLES = 4  # that are told above the table
 
 
 class FleetLike(Protocol):
@@ -39,36 +41,7 @@ class FleetLike(Protocol):
         """Let go of it."""
 
 
-def _state_tone(row: FleetRow) -> Tone:
-    tones: dict[str, Tone] = {"live": "good", "dead": "bad", "silent": "bad", "paused": "warn", "starting": "accent"}
-    return tones.get(row.state, "dim")
-
-
-_TEXTS = {name: text for name, _, text in CELLS}
-
-
-def _hit_rate(row: FleetRow) -> float | None:
-    return row.hit_tokens / row.queried_tokens if row.queried_tokens else None
-
-
-COLUMNS: list[Column[FleetRow]] = [
-    Column("replica", _TEXTS["replica"], 8, grow=1, most=24),
-    Column("state", _TEXTS["state"], 8, tone=_state_tone),
-    Column("queue", _TEXTS["queue"], 5, "right", key=lambda row: row.waiting),
-    Column("running", _TEXTS["running"], 7, "right", key=lambda row: row.running),
-    Column("paused", _TEXTS["paused"], 6, "right", key=lambda row: row.paused),
-    Column("free", _TEXTS["free blocks"], 9, "right", key=lambda row: row.free_blocks, grow=1, most=15),
-    Column("hit", _TEXTS["hit rate"], 4, "right", key=_hit_rate),
-    Column("tok/s", _TEXTS["tokens/s"], 5, "right", key=lambda row: row.tokens_per_second),
-    Column("preempt", _TEXTS["preemptions"], 7, "right", key=lambda row: row.preemptions),
-    Column("skew", _TEXTS["skew"], 6, "right", key=lambda row: row.skew_ns),
-    Column("sign", _TEXTS["last sign"], 5, "right", key=lambda row: row.sign_ns),
-    Column("model", _TEXTS["model"], 12, grow=1),
-]
-WITHOUT_SKEW = [column for column in COLUMNS if column.name != "skew"]
-
-
-class FleetScreen(Screen[None]):
+class FleetScreen(HabitScreen):
     """A fleet. It is looked at for as long as it is on top.
 
     Args:
@@ -77,42 +50,41 @@ class FleetScreen(Screen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "Quit"),
-        Binding("escape,o", "open_another", "Back"),
+        Binding("escape", "back", "Back"),
         Binding("r", "look", "Look again"),
     ]
+    KEYS: ClassVar[tuple[tuple[str, Keys], ...]] = (HABITS,)
     DEFAULT_CSS = """
     FleetScreen { layout: vertical; background: $surface; }
     FleetScreen #title { height: 1; padding: 0 1; color: $accent; text-style: bold; }
-    FleetScreen #words { height: auto; padding: 0 1; color: $text-muted; margin-bottom: 1; }
-    FleetScreen #trouble { height: auto; padding: 0 1; color: $error; display: none; }
+    FleetScreen #words { height: auto; max-height: 3; padding: 0 1; color: $text-muted; margin-bottom: 1; }
+    FleetScreen #trouble { height: auto; max-height: 8; padding: 0 1; color: $error; display: none; }
     """
 
     def __init__(self, fleet: FleetLike, interval: float) -> None:
         super().__init__()
         self._fleet, self._interval = fleet, max(interval, LOOK_S)
         self._wake = asyncio.Event()
+        self._looked_at = ""  # when, ISO 8601; "" before the first look
         self._title = Static(fleet.url, id="title", markup=False)
         self._words = Static("looking…", id="words", markup=False)
         self._trouble = Static("", id="trouble", markup=False)
-        self._table: LiveTable[FleetRow] = LiveTable(WITHOUT_SKEW, empty="no replica runs")
+        self._view = FleetView()
         self._footer = FooterBar()
 
     def compose(self) -> ComposeResult:
-        """What it is, what is wrong, the replicas, the keys."""
+        """What it is, what is wrong, the replicas, prompt, footer."""
         yield self._title
         yield self._words
         yield self._trouble
-        yield self._table
+        yield self._view
+        yield self._prompt
         yield self._footer
 
     def on_mount(self) -> None:
         """Begin to look."""
-        self._footer.show(
-            [Hint("q", "quit", "quit"), Hint("enter", "open"), Hint(", .", "sort by"), Hint("-", "reverse"),
-             Hint("r", "look again", "look"), Hint("esc", "another", "open_another"), Hint("^p", "palette")]
-        )  # fmt: skip
-        self._table.focus()
+        self._paint()
+        self._view.focus()
         self.run_worker(self._watch(), group="watch")
 
     async def on_unmount(self) -> None:
@@ -124,9 +96,18 @@ class FleetScreen(Screen[None]):
         self._wake.set()
 
     @property
-    def nano_app(self) -> NanoInspectApp:
-        """The app, by its own class."""
-        return cast("NanoInspectApp", self.app)
+    def active(self) -> FleetView:
+        """The replicas."""
+        return self._view
+
+    @property
+    def active_name(self) -> str:
+        """Of what is shown."""
+        return "fleet"
+
+    def shown_at(self) -> Shown | None:
+        """When it was looked at; None before that."""
+        return Shown("", None, self._looked_at, self._fleet.url) if self._looked_at else None
 
     async def _watch(self) -> None:
         has_looked = False
@@ -148,21 +129,35 @@ class FleetScreen(Screen[None]):
                 continue
 
     def _show(self, fleet: Fleet) -> None:
+        if not fleet.trouble or not self._looked_at:
+            self._looked_at = iso(time.time_ns(), 0)
         served = models(fleet)
         self._title.update(f"{fleet.url} · {served}" if served else fleet.url)
         self._words.update(fleet_words(fleet))
         troubles = [f"STALE {fleet.trouble}"] if fleet.trouble else []
         troubles += [f"{row.replica}: {row.trouble}" for row in fleet.rows if row.trouble and row.state != "gone"]
-        self._trouble.update("\n".join(troubles))
+        more = [f"and {len(troubles) - TROUBLES} more"] if len(troubles) > TROUBLES else []
+        self._trouble.update("\n".join(troubles[:TROUBLES] + more))
         self._trouble.display = bool(troubles)
-        columns = COLUMNS if any(row.skew_ns is not None for row in fleet.rows) else WITHOUT_SKEW
-        if columns != self._table.columns:
-            self._table.set_columns(columns)
-        self._table.set_rows([row.replica for row in fleet.rows], fleet.rows)
+        self._view.show(fleet)
+
+    def _paint(self) -> None:
+        """The keys that apply."""
+        found = [Hint("q", "quit", "quit"), Hint("?", "help", "help")]
+        if self.filtered:
+            found.append(Hint("esc", "all", "back"))
+        elif self.nano_app.has_choices:
+            found.append(Hint("esc", "another", "back"))
+        found += [
+            Hint("/", "filter", "ask_filter"), Hint("enter", "open"), Hint(", .", "sort"), Hint("-", "reverse"),
+            Hint("E", "export", "export"), Hint("y", "copy id", "copy"), Hint("r", "look again", "look"),
+            Hint("^p", "palette"),
+        ]  # fmt: skip
+        self._footer.show(found)
 
     @on(LiveTable.Chosen)
-    def _row_chosen(self, message: LiveTable.Chosen) -> None:
-        row = cast("FleetRow | None", message.table.cursor_row)
+    def _row_chosen(self) -> None:
+        row = self._view.cursor_row
         if row is None:
             return
         if row.state == "gone":
@@ -174,10 +169,9 @@ class FleetScreen(Screen[None]):
         """Look now."""
         self._wake.set()
 
-    def action_open_another(self) -> None:
-        """Back to what there is to choose."""
-        self.nano_app.open_another()
-
-    def action_quit(self) -> None:
-        """End the program."""
-        self.app.exit()
+    def action_back(self) -> None:
+        """From a filter to all replicas, from them to what else there is to choose."""
+        if self.filtered:
+            self._apply_filter("")
+        else:
+            self.action_open_another()

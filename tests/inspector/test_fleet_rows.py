@@ -6,7 +6,20 @@ from typing import Any
 
 import pytest
 
-from nanolens.inspector.fleet_rows import NS, SILENT_NS, Fleet, Sample, fleet_row, fleet_text, fleet_words
+from nanolens.inspector.filters import RowFilter
+from nanolens.inspector.fleet_rows import (
+    FIELDS,
+    NS,
+    SILENT_NS,
+    Fleet,
+    FleetRow,
+    Sample,
+    fleet_json,
+    fleet_row,
+    fleet_table,
+    fleet_text,
+    fleet_words,
+)
 
 REPORT: dict[str, Any] = {
     "id": "r1", "run": "run", "waiting": 7, "running": 2, "free_blocks": 5, "num_blocks": 9, "queue_age_s": 1.5,
@@ -62,3 +75,38 @@ def test_sums_leave_out_who_is_gone() -> None:
 
 def test_what_a_terminal_would_act_on_is_not_printed() -> None:
     assert "\x1b" not in fleet_text(Fleet("u", [fleet_row(REPORT | {"id": "\x1b[31m"}, [], 0)], {}))
+
+
+ANSWERED = fleet_row(REPORT, [sample(1, 100), sample(3, 300, 7_500_000)], 4 * NS)
+LATE = fleet_row(REPORT | {"id": "r2", "run": "", "queried_tokens": 0, "trouble": "killed"}, [], 4 * NS)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("R2", ["r2"]), ("waiting>1", ["r2"]), ("waiting:1 running=0", ["r1"]), ("paused=2", ["r1"]),
+        ("free_blocks<5", ["r1"]), ("num_blocks>8", ["r1", "r2"]), ("hit_rate<=50%", ["r1"]), ("hit_rate>50", []),
+        ("tokens_per_second>=100", ["r1"]), ("preemptions>0", ["r1"]), ("skew>7ms", ["r1"]), ("sign<2s", ["r1"]),
+        ("waits>1s", ["r1", "r2"]), ("state:dead", ["r2"]), ("!state:dead", ["r1"]), ("model:M", ["r1"]),
+        ("run=run", ["r1"]), ("trouble:kill", ["r2"]),
+    ],
+)  # fmt: skip
+def test_a_filter_knows_every_column(text: str, found: list[str]) -> None:
+    rows: RowFilter[FleetRow] = RowFilter(FIELDS, lambda row: row.replica)
+    assert rows.take(text) == ""
+    assert [row.replica for row in rows.kept([ANSWERED, LATE])] == found
+
+
+def test_what_once_prints_is_what_json_says() -> None:
+    fleet = Fleet("u", [ANSWERED, LATE], {})
+    head, *printed = (line.split() for line in fleet_text(fleet).splitlines()[4:])
+    told, late = fleet_json(fleet)["replicas"]
+    assert head[-5:] == ["sign", "longest", "wait", "model", "run"]
+    assert printed[0] == [
+        told["id"], told["state"], str(told["waiting"]), str(told["running"]), str(told["paused"]),
+        f"{told['free_blocks']}/{told['num_blocks']}", f"{told['hit_rate']:.0%}", f"{told['tokens_per_second']:.0f}",
+        str(told["preemptions"]), f"{told['rank_skew_s'] * 1e3:.1f}ms", f"{told['last_sign_s']:.1f}s",
+        f"{told['queue_age_s']:.1f}s", told["model"], told["run"],
+    ]  # fmt: skip
+    assert (told["hit_rate"], told["last_sign_s"], late["hit_rate"], late["last_sign_s"]) == (0.5, 1.0, None, None)
+    assert fleet_table(fleet.rows).rows == [list(told.values()), list(late.values())]

@@ -19,11 +19,14 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from fake_engine import FakeEngine
+from fake_fleet import FakeFleet, Front
 from fake_source import FakeSource
 from nanolens.engine.plan import StepResult
 from nanolens.engine.sampling_params import SamplingParams
+from nanolens.inspector.fleet_rows import Fleet, Sample, fleet_row
 from nanolens.inspector.tui.app import NanoInspectApp
 from nanolens.inspector.tui.detail_view import DetailView
+from nanolens.inspector.tui.fleet_screen import FleetScreen
 from nanolens.inspector.tui.inspect_screen import InspectScreen
 from nanolens.inspector.tui.live_table import LiveTable
 from nanolens.inspector.tui.picker_screen import Choice
@@ -160,6 +163,37 @@ class ShownSource(FakeSource):
         return None
 
 
+REPLICAS: tuple[tuple[str, int, int, int, int, int, str], ...] = (
+    # id, waiting, running, free blocks, hit tokens of 48,000, tokens sampled in two seconds, trouble
+    ("k3vq8a2n", 0, 14, 3_120, 43_700, 1_640, ""),
+    ("p0x7rd5c", 6, 32, 212, 31_050, 2_910, ""),
+    ("zt41mw9e", 2, 17, 1_903, 39_400, 1_902, ""),
+    ("b86jyh3u", 9, 3, 640, 12_200, 0, "the engine is gone (killed by signal 9)"),
+    ("qa5n2fl0", 0, 0, 4_096, 0, 0, ""),
+)
+
+
+class ShownFleet(FakeFleet):
+    """Five replicas of two ranks: one is full, one is dead, one has just come."""
+
+    def look(self) -> Fleet:
+        rows = []
+        for name, waiting, running, free, hit, tokens, trouble in REPLICAS:
+            run = f"20231114T2213{len(rows):02d}-c0ffee" if hit else ""
+            report = {"id": name, "run": run, "trouble": trouble, "free_blocks": free, "num_blocks": 4_096}
+            samples = [self._sample(waiting, running, free, hit, at * tokens // 2, at) for at in (0, 2)] if hit else []
+            rows.append(fleet_row(report | {"queue_age_s": waiting * 0.41}, samples, 2_300 * MS))
+        return Fleet(self.url, rows, {"prefix": 412, "load": 71, "no_blocks": 17})
+
+    def _sample(self, waiting: int, running: int, free: int, hit: int, tokens: int, at_s: int) -> Sample:
+        counts = {"WAITING": waiting, "RUNNING": running, "PAUSED": running // 8}
+        totals = {"prefix_queried_tokens": 48_000, "prefix_hit_tokens": hit, "preemptions": waiting * 3}
+        blocks = {"free": free, "total": 4_096}
+        snapshot = {"model": "qwen3-8b", "counts": counts, "blocks": blocks}
+        skew_ns = 340_000 + waiting * 95_000
+        return Sample(at_s * 1_000 * MS, snapshot | {"totals": totals | {"generated_tokens": tokens}}, skew_ns)
+
+
 @dataclass(frozen=True)
 class Shown:
     """A screen of nano-inspect.
@@ -167,12 +201,14 @@ class Shown:
     Attributes:
         keys: from the first view to it, pressed one after the other.
         picks: whether the list of servers and journals is shown, and not one of them.
+        fleet: whether a fleet is shown.
         breakpoints: that the engine has.
         step: that is shown in the end, where that is not the last one.
     """
 
     keys: tuple[str, ...] = ()
     picks: bool = False
+    fleet: bool = False
     breakpoints: tuple[str, ...] = ()
     step: int = 0
 
@@ -185,6 +221,7 @@ SCREENS: dict[str, Shown] = {
     "events": Shown(("6",)),
     "help": Shown(("question_mark",)),
     "picker": Shown(picks=True),
+    "fleet": Shown(fleet=True),
     "breakpoints": Shown(("b",), breakpoints=("on=preempted", "free<10", "on=status to=PAUSED seq=17")),
     "frozen": Shown(("3", "t", *"step 140", "enter"), step=140),
 }
@@ -195,6 +232,8 @@ def app_of(name: str) -> NanoInspectApp:
     shown = SCREENS[name]
     if shown.picks:
         return NanoInspectApp(None, 60.0, find=lambda: CHOICES)
+    if shown.fleet:
+        return NanoInspectApp(Front(), 60.0, find_fleet=lambda url: ShownFleet())
     source = ShownSource()
     if source.control is not None:
         source.control.listed = dict(enumerate(shown.breakpoints, 1))
@@ -204,7 +243,9 @@ def app_of(name: str) -> NanoInspectApp:
 async def go_to(name: str, pilot: Pilot[Any]) -> None:
     """Press the keys that lead to a screen, and wait until it is there."""
     shown = SCREENS[name]
-    if not shown.picks:
+    if shown.fleet:
+        await _until(pilot, lambda: isinstance(pilot.app.screen, FleetScreen))
+    elif not shown.picks:
         await _until(pilot, lambda: _main(pilot)._view is not None)
         clock = itertools.count(0.0, 10.0)
         _main(pilot).now = lambda: next(clock)  # a count ends at once
@@ -218,7 +259,7 @@ async def go_to(name: str, pilot: Pilot[Any]) -> None:
         await _until(pilot, lambda: pilot.app.screen.query_one(DetailView)._verdict is not None)
     if shown.breakpoints:
         await _until(pilot, lambda: pilot.app.screen.query_one(OptionList).option_count)
-    if shown.picks:
+    if shown.picks or shown.fleet:
         await _until(pilot, lambda: pilot.app.screen.query_one(LiveTable).rows)
     before, same = "", 0
     while same < 3:  # tables scroll to their ends, and their scrollbars follow, some refreshes later
