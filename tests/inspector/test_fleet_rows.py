@@ -85,7 +85,7 @@ LATE = fleet_row(REPORT | {"id": "r2", "run": "", "queried_tokens": 0, "trouble"
     ("text", "found"),
     [
         ("R2", ["r2"]), ("waiting>1", ["r2"]), ("waiting:1 running=0", ["r1"]), ("paused=2", ["r1"]),
-        ("free_blocks<5", ["r1"]), ("num_blocks>8", ["r1", "r2"]), ("hit_rate<=50%", ["r1"]), ("hit_rate>50", []),
+        ("free_blocks<5", ["r1"]), ("num_blocks>8", ["r1", "r2"]), ("hit_rate:50%", ["r1"]), ("hit_rate>50", []),
         ("tokens_per_second>=100", ["r1"]), ("preemptions>0", ["r1"]), ("skew>7ms", ["r1"]), ("sign<2s", ["r1"]),
         ("waits>1s", ["r1", "r2"]), ("state:dead", ["r2"]), ("!state:dead", ["r1"]), ("model:M", ["r1"]),
         ("run=run", ["r1"]), ("trouble:kill", ["r2"]),
