@@ -31,6 +31,7 @@ from ...telemetry.events import (
     StatusChanged,
     StepFinished,
     StepPlanned,
+    StepRanks,
     StreamStalled,
     SwapFinished,
     TokensSampled,
@@ -39,9 +40,10 @@ from ...telemetry.reader import JournalReader
 from ...telemetry.state import EngineState
 
 HASH_BYTES = 8  # of a block's hash in the journal
-# Nothing was decided in these.
+# Nothing was decided in these. All others tell their time.
 PASSED = (
-    EngineReady, RequestRefused, TokensSampled, CallbackFailed, JournalDropped, StreamStalled, Mark, Keyframe,
+    EngineReady, RequestRefused, StepRanks, TokensSampled, CallbackFailed, JournalDropped, StreamStalled, Mark,
+    Keyframe,
 )  # fmt: skip
 
 _OF_SEQUENCE = re.compile(r"sequence (\d+): (.*)", re.DOTALL)  # how the error of a request names the one at fault

@@ -21,6 +21,7 @@ from nanolens.telemetry.events import (
     RequestArrived,
     SequencePreempted,
     StatusChanged,
+    StepRanks,
     StepRetried,
     SwapFinished,
 )
@@ -38,6 +39,8 @@ RUNS: list[dict[str, Any]] = [
     {"policy": "fcfs", "prefix_cache": False, "eos": EOS},
     {"policy": "priority", "disk_blocks": 0, "preemption_mode": "swap", "eos": EOS},
     {"policy": "fcfs", "host_blocks": 0, "disk_blocks": 0, "max_prefill_chunk": None},
+    {"policy": "sjf", "tensor_parallel_size": 2},
+    {"policy": "priority", "tensor_parallel_size": 3, "overlap": True, "preemption_mode": "auto", "eos": EOS},
 ]
 
 
@@ -53,6 +56,8 @@ def test_every_decision_of_a_random_run_comes_out_the_same(tmp_path: Path, optio
     random_run(tmp_path, len(str(options)), **options)
     recording = read_recording(tmp_path)
     assert recording.overlap == options.get("overlap", False) and not recording.ended
+    told = [event for frame in frames_of(tmp_path) for event in frame if isinstance(event, StepRanks)]
+    assert bool(told) == (options.get("tensor_parallel_size", 1) > 1)
     assert same(recording)
 
 

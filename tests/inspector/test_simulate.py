@@ -130,7 +130,8 @@ def test_overlap_is_simulated_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_any_run_can_be_simulated_with_any_settings(tmp_path: Path, seed: int) -> None:
-    (wild_run if seed % 2 else random_run)(tmp_path, seed, policy="priority", eos=EOS, overlap=seed > 2)
+    options = {"policy": "priority", "eos": EOS, "overlap": seed > 2, "tensor_parallel_size": 1 + seed % 3}
+    (wild_run if seed % 2 else random_run)(tmp_path, seed, **options)
     recording = read_recording(tmp_path)
     what_if = WhatIf(recording)
     for text in ("num_blocks=2x", "policy=sjf", "max_num_seqs=1", "block_size=8", "preemption_mode=recompute"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fake_engine import Clock, FakeEngine
-from nanolens.engine.plan import StepPlan, StepResult
+from nanolens.engine.plan import RankTimes, StepPlan, StepResult
 from nanolens.engine.sampling_params import SamplingParams
 from nanolens.errors import OutOfDeviceMemory
 from nanolens.telemetry.events import AnyEvent, EngineReady
@@ -26,12 +26,31 @@ PREDICATES = ("on=preempted", "on=status to=PAUSED", "on=blocks.allocated free<3
 
 
 def recorded_engine(path: Path, **options: Any) -> FakeEngine:
-    """A small engine that keeps a journal."""
+    """A small engine that keeps a journal; where it has several ranks, each step tells what the one before took."""
     clock = Clock()
     recorder = Recorder(JournalWriter(path, "run", clock=clock), clock)
     engine = FakeEngine(recorder=recorder, clock=clock, **(SMALL | options))
+    if engine.core.config.tensor_parallel_size > 1:
+        tell_ranks(engine, engine.core.config.tensor_parallel_size)
     recorder.record(EngineReady(clock(), {"swap_ns_per_block": 1}))  # as FakeRunner has it
     return engine
+
+
+def tell_ranks(engine: FakeEngine, size: int) -> None:
+    """Have each step tell what the one before took on each rank."""
+    runner, untold = engine.runner, [RankTimes(0, [5] * size, [1] * size)]
+    launch, collect = runner.launch, runner.collect
+
+    def launch_numbered(plan: StepPlan) -> Any:
+        return plan, launch(plan)
+
+    def collect_telling(handle: Any) -> StepResult:
+        plan, own = handle
+        result = collect(own)
+        result.ranks, untold[:] = list(untold), [RankTimes(plan.step, [5] * size, [1] * size)]
+        return result
+
+    runner.launch, runner.collect = launch_numbered, collect_telling  # type: ignore[method-assign]
 
 
 def random_run(path: Path, seed: int, commands: int = 300, **options: Any) -> FakeEngine:
