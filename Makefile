@@ -11,6 +11,8 @@ PYTHON ?= $(firstword $(shell for p in python3 python3.12 python3.11 python3.13;
 BIN := .venv/bin
 READY := .venv/.ready
 ARGS ?=
+WORKERS ?= 2  # processes that tests run in: a file's tests stay in one, and fixtures of a session are made in each
+PYTEST := $(BIN)/python -P -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1 \t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -34,10 +36,10 @@ serve: $(READY) ## the embedded model over HTTP, with OpenAI's API, on port 8000
 	$(BIN)/nano-serve smollm2 $(ARGS)
 
 test: lint types ## ruff, mypy and the whole suite
-	$(BIN)/python -P -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 check: lint types ## what to run while working: the suite without its slow and model tests
-	$(BIN)/python -P -m pytest -q -x -m 'not slow and not model' $(ARGS)
+	$(PYTEST) -q -x -m 'not slow and not model' $(ARGS)
 
 lint: $(READY) ## ruff
 	$(BIN)/ruff check
