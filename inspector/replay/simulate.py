@@ -15,7 +15,7 @@ import msgspec
 
 from ...engine.config import EngineConfig
 from ...engine.core import EngineCore
-from ...engine.sequence import Sequence
+from ...engine.sequence import SequenceStatus
 from ...errors import InvalidConfig, JournalError
 from ...telemetry.events import AnyEvent, EnginePaused, EngineStarted, RequestArrived, StatusChanged
 from ...telemetry.latency_tracks import LatencyTracks
@@ -26,7 +26,8 @@ from .simulate_costs import StepTimes, measure, tracks_of
 from .simulate_figures import Figures, figures
 from .simulate_runner import SimulatedRunner, VirtualClock
 from .simulate_settings import Setting, changed_start
-from .simulate_story import Pause, read_story
+from .simulate_story import read_story
+from .simulate_users import Users
 from .tokens import Tokens
 
 
@@ -39,12 +40,14 @@ class Simulated:
         config: all settings.
         figures: of its requests.
         tracks: the pass of the latency model over its events.
+        unended: request that could not end -> why.
     """
 
     settings: list[Setting]
     config: EngineConfig
     figures: Figures
     tracks: LatencyTracks
+    unended: dict[str, str]
 
 
 class WhatIf:
@@ -81,8 +84,9 @@ class WhatIf:
         settings = settings or []
         config, num_blocks = changed_start(self.recording.started, settings)
         self._check(config, num_blocks)
-        tracks = _Simulation(self, config, num_blocks).run()
-        return Simulated(settings, config, figures(tracks, self.story.cut), tracks)
+        simulation = _Simulation(self, config, num_blocks)
+        tracks = simulation.run()
+        return Simulated(settings, config, figures(tracks, self.story.cut), tracks, simulation.unended())
 
     def _check(self, config: EngineConfig, num_blocks: int) -> None:
         recording, size = self.recording, config.block_size
@@ -133,8 +137,7 @@ class _Simulation:
         self.tracks = LatencyTracks()
         self._commands: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._pauses = {seq: list(life.pauses) for seq, life in self._story.lives.items() if life.pauses}
-        self._wakes = {seq: iter(life.wakes) for seq, life in self._story.lives.items() if life.wakes}
+        self._users = Users(self._story, self._tokens, self._at)
         self._runner = SimulatedRunner(
             self.clock, _scaled(what_if.times, started, config), self._story.lives, self._tokens, num_blocks=num_blocks,
             host_blocks=config.host_blocks, disk_blocks=config.disk_blocks, vocab_size=started.vocab_size,
@@ -145,8 +148,9 @@ class _Simulation:
         )  # fmt: skip
         overlap = recording.overlap if config.overlap is None else config.overlap
         self.core = EngineCore(
-            config, self._runner, _Recorder(self.tracks, self._paused), begin, overlap=overlap, clock=self.clock,
+            config, self._runner, _Recorder(self.tracks, self._users.paused), begin, overlap=overlap, clock=self.clock,
         )  # fmt: skip
+        self._users.core, self._runner.reads = self.core, self._users.before
         for index, arrived in enumerate(recording.arrivals):
             self._at(arrived.t, lambda index=index, arrived=arrived: self._add(index, arrived))  # type: ignore[misc]
         for t, event in self._story.engine:
@@ -164,14 +168,16 @@ class _Simulation:
             while True:
                 while commands and commands[0][0] <= clock.now:
                     heapq.heappop(commands)[2]()
+                began = clock.now
+                act_t = self._users.act(began)
+                if clock.now != began:
+                    continue  # for a pause a step was read
                 if core.has_work:
                     before = clock.now, core.scheduler.step
-                    if core.step():
-                        self._pause_due()
+                    if core.step() or before != (clock.now, core.scheduler.step):
                         continue
-                    if before != (clock.now, core.scheduler.step):
-                        continue
-                deadlines = [t for t in (core.next_deadline, commands[0][0] if commands else None) if t is not None]
+                command_t = commands[0][0] if commands else None
+                deadlines = [t for t in (core.next_deadline, command_t, act_t) if t is not None]
                 if not deadlines:
                     break
                 clock.wait_until(min(deadlines))
@@ -180,6 +186,20 @@ class _Simulation:
         core.flush()
         self.tracks.finish(clock.now)
         return self.tracks
+
+    def unended(self) -> dict[str, str]:
+        """The requests that could not end, each with what it waits for."""
+        found = {}
+        for request in self._users.unended():
+            left = [seq for seq in request.sequences if seq.is_live]
+            seq = next((seq for seq in left if seq.status is not SequenceStatus.PAUSED), left[0])
+            if seq.status is SequenceStatus.PAUSED:
+                why = f"is paused ({seq.reason}), and nobody resumed it in the recorded run"
+            else:
+                why = f"is {seq.status.value if seq.status else 'new'} with {seq.num_tokens:,} tokens"
+                why += f" ({seq.wait_reason})" if seq.wait_reason else ""
+            found[request.request_id] = why
+        return found
 
     def _at(self, t: int, command: Callable[[], None]) -> None:
         heapq.heappush(self._commands, (t, next(self._order), command))
@@ -197,54 +217,10 @@ class _Simulation:
         core.flush()
         for seq in request.sequences[1:]:
             seq.token_ids = self._tokens.span(seq.seq_id, 0, len(seq.token_ids))
-        if index in self._story.aborts:
-            self._at(now + self._story.aborts[index], lambda: self._abort(request))
         for after, place, priority in self._story.priorities.get(index, ()):
             seq = request.sequences[place]
             self._at(now + after, lambda seq=seq, priority=priority: core.set_priority([seq], priority))  # type: ignore[misc]
-        for seq in request.sequences:
-            self._pause_by_time(seq)
-
-    def _abort(self, request: ReplayRequest) -> None:
-        if not request.finished:
-            self.core.abort(request.request_id)
-
-    def _pause_by_time(self, seq: Sequence) -> None:
-        """Have it pause again where it had generated nothing by then."""
-        pauses = self._pauses.get(seq.seq_id)
-        if pauses and not pauses[0].after_tokens:
-            pause = pauses.pop(0)
-            self._at(self.clock.now + pause.after_ns, lambda: self._pause(seq, pause))
-
-    def _pause_due(self) -> None:
-        """Pause those that have come as far as when they were paused."""
-        if not self._pauses:
-            return
-        for seq in self._runner.collected:
-            pauses = self._pauses.get(seq.seq_id)
-            if pauses and seq.is_live and pauses[0].after_tokens <= seq.num_read_output_tokens:
-                self._pause(seq, pauses.pop(0))
-
-    def _pause(self, seq: Sequence, pause: Pause) -> None:
-        if seq.is_live:
-            self.core.pause([seq], pause.reason)
-
-    def _paused(self, event: StatusChanged) -> None:
-        """Have what followed on a pause follow again."""
-        wake = next(self._wakes.get(event.seq, iter(())), None)
-        seq = self.core.book.live_sequence(event.seq)
-        if wake is None or seq is None:
-            return
-
-        def go_on() -> None:
-            if not wake.max_tokens:
-                self.core.finish([seq])
-                return
-            start = len(seq.token_ids)
-            self.core.resume([seq], self._tokens.span(seq.seq_id, start, start + wake.num_appended), [wake.max_tokens])
-            self._pause_by_time(seq)
-
-        self._at(event.t + wake.after_ns, go_on)
+        self._users.arrived(index, request)
 
 
 def _scaled(times: StepTimes, started: EngineStarted, config: EngineConfig) -> StepTimes:

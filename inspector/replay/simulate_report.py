@@ -19,6 +19,7 @@ _DURATIONS = ("ttft_p50", "ttft_p99", "itl_p50", "itl_p99", "e2e_p50", "e2e_p99"
 _SWEPT = ("ttft_p50", "ttft_p99", "itl_p50", "e2e_p50", "e2e_p99", "tokens_per_s", "preemptions", "hit_rate")
 _PLOTTED = ("ttft_p99", "e2e_p50", "tokens_per_s")
 BAR = "█"
+MOST_TOLD = 3
 
 
 def shown(name: str, value: float) -> str:
@@ -52,7 +53,7 @@ def what_if_lines(what_if: WhatIf, base: Simulated, changed: Simulated) -> list[
             f"{title:<16}{shown(name, real):>11}{shown(name, same):>11}{change(name, real, same):>9}"
             f"{shown(name, other):>11}{change(name, same, other):>10}".rstrip()
         )
-    return [*lines, "", *_notes(what_if, [changed])]
+    return [*lines, "", *_notes(what_if, base, [changed])]
 
 
 def sweep_lines(what_if: WhatIf, base: Simulated, found: list[Simulated], width: int) -> list[str]:
@@ -74,7 +75,7 @@ def sweep_lines(what_if: WhatIf, base: Simulated, found: list[Simulated], width:
         for s, value in zip(found, values, strict=True):
             bar = BAR * round(room * value / most) if most and value == value else ""
             lines.append(f"{_value(s):<{first}}{shown(figure, value):>9} {bar}")
-    return [*lines, "", *_notes(what_if, found)]
+    return [*lines, "", *_notes(what_if, base, found)]
 
 
 def as_json(what_if: WhatIf, base: Simulated, found: list[Simulated]) -> dict[str, Any]:
@@ -90,8 +91,12 @@ def as_json(what_if: WhatIf, base: Simulated, found: list[Simulated]) -> dict[st
         "left_out": len(what_if.story.cut),
         "recorded": what_if.recorded.as_dict(),
         "simulated": base.figures.as_dict(),
+        "unended": base.unended,
         "what_if": [
-            {"settings": {s.name: s.value for s in simulated.settings}, "figures": simulated.figures.as_dict()}
+            {
+                "settings": {s.name: s.value for s in simulated.settings}, "figures": simulated.figures.as_dict(),
+                "unended": simulated.unended,
+            }
             for simulated in found
         ],
     }  # fmt: skip
@@ -109,15 +114,28 @@ def _head(what_if: WhatIf) -> list[str]:
     return lines
 
 
-def _notes(what_if: WhatIf, found: list[Simulated]) -> list[str]:
+def _notes(what_if: WhatIf, base: Simulated, found: list[Simulated]) -> list[str]:
     """What to know about these figures."""
     notes = ["Requests arrive when they did: users that wait for answers would have sent theirs at other times."]
     if what_if.story.cut:
         notes.append(f"{len(what_if.story.cut):,} requests that had not ended are simulated, and left out here.")
+    notes += [note for simulated in (base, *found) for note in _unended(simulated)]
     tracks = [s.tracks for s in found]
     if not what_if.times.swap_ns_per_block and any(track.swaps for t in tracks for track in t.tracks.values()):
         notes.append("What a move of blocks takes was never measured in this run: here it takes no time.")
     return notes
+
+
+def _unended(simulated: Simulated) -> list[str]:
+    """That some requests could not end, which, and why."""
+    count, settings = len(simulated.unended), ", ".join(map(str, simulated.settings)) or "nothing changed"
+    if not count:
+        return []
+    told = [f"{request} {why}" for request, why in list(simulated.unended.items())[:MOST_TOLD]]
+    if count > MOST_TOLD:
+        told.append(f"and {count - MOST_TOLD:,} more")
+    requests = "1 request" if count == 1 else f"{count:,} requests"
+    return [f"With {settings} {requests} could not end, and the figures are without: {'; '.join(told)}."]
 
 
 def _sweep_row(label: str, first: int, figures: Figures) -> str:

@@ -1,14 +1,17 @@
 """What users did in a recorded run, loosened from what the engine made of it: commands that can be given again when the
 engine is another one.
 
-A command is tied to what led to it: an arrival to its time, a pause to the tokens that a sequence had by then, a resume
-to the pause before it, an abort and a change of priority to the request's arrival.
+A command is tied to what led to it: an arrival to its time, a pause and an abort to the tokens that there were by then,
+a resume to the pause before it, a change of priority to the request's arrival.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass, field
+
+import msgspec
 
 from ...errors import AuditError
 from ...telemetry.events import (
@@ -30,11 +33,13 @@ _FROM_OUTSIDE = ("operator", "await_input", "breakpoint")
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause from outside: once a sequence has `after_tokens` output tokens; where that is 0, `after_ns` after it
-    arrived or was resumed.
+    """A pause from outside, of a sequence with `after_tokens` output tokens that was paused `place` times before.
+
+    It comes `after_ns` after the last of its arrival, resume and token; where that is 0, with the token.
     """
 
     reason: str
+    place: int
     after_tokens: int
     after_ns: int
 
@@ -54,15 +59,20 @@ class Life:
 
     Attributes:
         stops: output tokens that it had whenever it met a stop.
-        fails_after: output tokens that it had when it ended in an error; -1: it did not.
+        ends: what kept it from more output tokens than it had in the end: "abort" (or the end of the recording),
+            "error"; "": it came to its own end.
+        num_output_tokens: that it had in the end.
         num_tokens: that it had in the end, given ones too.
-        pauses: in order.
+        num_pauses: how often it was paused, for whatever reason.
+        pauses: those from outside, in order.
         wakes: of all its pauses, in order.
     """
 
     stops: set[int] = field(default_factory=set)
-    fails_after: int = -1
+    ends: str = ""
+    num_output_tokens: int = 0
     num_tokens: int = 0
+    num_pauses: int = 0
     pauses: list[Pause] = field(default_factory=list)
     wakes: list[Wake] = field(default_factory=list)
 
@@ -73,9 +83,9 @@ class Story:
 
     Attributes:
         lives: by sequence.
-        aborts: index of an arrival -> nanoseconds after it.
+        aborts: index of an arrival -> nanoseconds after the last thing that happened to its sequences.
         priorities: index of an arrival -> (nanoseconds after it, place of the sequence in the request, priority).
-        engine: (time, event) of pauses of the engine, and their ends.
+        engine: (time, event) of pauses of the engine, and their ends; it does not stay paused.
         cut: indices of arrivals that the recording, or the closing of the engine, cut short.
     """
 
@@ -98,7 +108,9 @@ class _Reader:
         self._state = EngineState()
         self._arrival: dict[int, tuple[int, int, int]] = {}  # sequence -> index, place in the request, time
         self._num_arrivals = 0
-        self._since: dict[int, int] = {}  # sequence -> when it arrived, paused or was resumed
+        self._since: dict[int, int] = {}  # sequence -> when it last arrived, paused, was resumed or ended
+        ttl_s = recording.started.config.get("paused_ttl_s")
+        self._ttl_ns = int(ttl_s * 1e9) if isinstance(ttl_s, int | float) else math.inf
 
     def read(self) -> Story:
         story, recording = self._story, self._recording
@@ -111,13 +123,18 @@ class _Reader:
             for seq in arrived.seqs:
                 outcome, life = recording.outcomes[seq], story.lives[seq]
                 life.stops.update(outcome.stops)
-                life.num_tokens = arrived.num_prompt_tokens + outcome.num_appended_tokens + outcome.num_output_tokens
+                life.num_output_tokens = outcome.num_output_tokens
                 if outcome.status == "ERROR":
-                    life.fails_after = outcome.num_output_tokens
+                    life.ends = "error"
                 elif outcome.status != "FINISHED":
                     story.cut.add(index)
-                if index in story.cut:
-                    life.stops.add(max(1, outcome.num_output_tokens))
+                    life.ends = "abort"
+                    if seq in self._state.sequences:
+                        life.num_output_tokens = self._state.snapshot(seq).num_output_tokens
+                elif outcome.reason == "aborted":
+                    life.ends = "abort"
+                life.num_tokens = arrived.num_prompt_tokens + outcome.num_appended_tokens + life.num_output_tokens
+        _let_go_on(story)
         return story
 
     def _take(self, event: AnyEvent, closing: bool) -> None:
@@ -133,8 +150,9 @@ class _Reader:
             if event.seq in self._arrival:
                 self._status(event, closing)
         elif isinstance(event, SequenceResumed):
-            paused = self._since[event.seq]
-            story.lives[event.seq].wakes.append(Wake(event.t - paused, event.num_appended, event.max_tokens))
+            story.lives[event.seq].wakes.append(
+                Wake(self._since_pause(event.seq, event.t), event.num_appended, event.max_tokens)
+            )
             self._since[event.seq] = event.t
         elif isinstance(event, PriorityChanged):
             index, place, arrived = self._arrival[event.seq]
@@ -144,21 +162,49 @@ class _Reader:
 
     def _status(self, event: StatusChanged, closing: bool) -> None:
         story, life = self._story, self._story.lives[event.seq]
-        index, _, arrived = self._arrival[event.seq]
+        index = self._arrival[event.seq][0]
         if event.new == "PAUSED":
             if event.reason in _FROM_OUTSIDE:
-                had = 0
-                if event.old == "RUNNING" and event.seq in self._state.sequences:
-                    had = self._state.snapshot(event.seq).num_output_tokens
-                life.pauses.append(Pause(event.reason, had, event.t - self._since[event.seq]))
-            self._since[event.seq] = event.t
+                life.pauses.append(self._pause(event, life))
+            life.num_pauses += 1
         elif event.reason == "delivered":
-            life.wakes.append(Wake(event.t - self._since[event.seq]))
+            life.wakes.append(Wake(self._since_pause(event.seq, event.t)))
         elif event.reason == "aborted":
             if closing:
                 story.cut.add(index)
-            else:
-                story.aborts.setdefault(index, event.t - arrived)
+            elif index not in story.aborts:
+                last = max(max(self._since[seq], self._last_token_t(seq)) for seq in self._siblings(index))
+                story.aborts[index] = event.t - last
+        if event.new in ("PAUSED", "FINISHED", "ERROR"):
+            self._since[event.seq] = event.t
+
+    def _pause(self, event: StatusChanged, life: Life) -> Pause:
+        since, token_t = self._since[event.seq], self._last_token_t(event.seq)
+        had = self._state.snapshot(event.seq).num_output_tokens if event.seq in self._state.sequences else 0
+        with_token = event.old == "RUNNING" and had and token_t >= since
+        after_ns = 0 if with_token else max(1, event.t - max(since, token_t))
+        return Pause(event.reason, life.num_pauses, had, after_ns)
+
+    def _since_pause(self, seq: int, t: int) -> int:
+        """How long a sequence was paused; less than what would have ended it, which the engine may notice late."""
+        return int(min(t - self._since[seq], self._ttl_ns - 1))
+
+    def _last_token_t(self, seq: int) -> int:
+        """When a live sequence was given its last token; 0: it has none, or has ended."""
+        return self._state.snapshot(seq).last_token_t if seq in self._state.sequences else 0
+
+    def _siblings(self, index: int) -> list[int]:
+        return self._recording.arrivals[index].seqs
+
+
+def _let_go_on(story: Story) -> None:
+    """Take out the pause of the engine that lasts to the end: all that is left then is simulated to its end."""
+    engine = story.engine
+    while engine and isinstance(engine[-1][1], EnginePaused):
+        engine.pop()
+    if engine:
+        t, event = engine[-1]
+        engine[-1] = t, msgspec.structs.replace(event, num_steps=0)
 
 
 def _closing_from(events: list[AnyEvent]) -> int:
