@@ -61,7 +61,7 @@ def add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     what.add_argument("--cursor", metavar="FILE", help="keeps the progress (default: beside the journal, or --file)")
     how = command.add_argument_group("how")
     following = how.add_mutually_exclusive_group()
-    following.add_argument("--follow", "-f", action="store_true", default=True, help="as the journal grows (default)")
+    following.add_argument("--follow", "-f", action="store_true", help="as the journal grows (default)")
     following.add_argument("--once", action="store_true", help="export what is there, and end")
     how.add_argument("--remote", action="store_true", help="the engine's process can't be seen from here: don't look")
     how.add_argument("--queue", type=_count, default=100_000, metavar="N", help="spans kept while the endpoint is away")
@@ -84,9 +84,10 @@ def run(arguments: argparse.Namespace) -> int:
     from ..telemetry.exporter_options import Export, exit_code, log_to_stderr, report
     from ..telemetry.reader import JournalReader
 
-    if arguments.perfetto is not None:
-        return _run_perfetto(arguments)
     try:
+        _check_follow(arguments)
+        if arguments.perfetto is not None:
+            return _run_perfetto(arguments)
         if arguments.csv is not None:
             from .request_csv import run_export
 
@@ -111,21 +112,32 @@ def run(arguments: argparse.Namespace) -> int:
     return exit_code(outcome)
 
 
+def _check_follow(arguments: argparse.Namespace) -> None:
+    """Refuse to follow for a file that is written once.
+
+    Raises:
+        InvalidConfig: it was asked for.
+    """
+    once = next((name for name in ("perfetto", "csv") if getattr(arguments, name) is not None), None)
+    if once is not None and arguments.follow:
+        raise InvalidConfig(f"--{once} writes what the journal holds now: leave --follow out, and export again later")
+
+
 def _run_perfetto(arguments: argparse.Namespace) -> int:
-    """Write a trace for Perfetto; the other flags have no meaning for it."""
+    """Write a trace for Perfetto; the other flags have no meaning for it.
+
+    Raises:
+        InvalidConfig: one of them is given, or the file can't be written.
+    """
     from ..telemetry.reader import JournalReader
     from .perfetto_export import write_perfetto
 
     named = ("otlp", "file", "csv", "metrics_port", "keep", "cursor", "from_start")
     given = {name: getattr(arguments, name, None) for name in named}
     other = next((name for name, value in given.items() if value not in (None, []) and value is not False), None)
-    try:
-        if other is not None:
-            raise InvalidConfig(f"--perfetto and --{other.replace('_', '-')}: one at a time; the trace is a file alone")
-        written = write_perfetto(JournalReader(arguments.journal, arguments.run_id), arguments.perfetto)
-    except InvalidConfig as error:
-        _say(str(error))
-        return 2
+    if other is not None:
+        raise InvalidConfig(f"--perfetto and --{other.replace('_', '-')}: one at a time; the trace is a file alone")
+    written = write_perfetto(JournalReader(arguments.journal, arguments.run_id), arguments.perfetto)
     _say(f"{arguments.perfetto}: {written}; open it in Perfetto's UI (ui.perfetto.dev)")
     return 0
 

@@ -35,8 +35,9 @@ def add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="change a setting; 2x stands for twice what it was (may be given more than once)",
     )  # fmt: skip
     command.add_argument(
-        "--sweep", metavar="NAME=FROM..TO", help="try a setting's values between two, or those of a list A,B,C"
-    )
+        "--sweep", metavar="NAME=FROM..TO", action="append", default=[],
+        help="try a setting's values between two, or those of a list A,B,C; of one setting",
+    )  # fmt: skip
     command.add_argument("--plot", metavar="FILE.svg", help="draw the sweep")
     command.set_defaults(run=run)
 
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     from .replay.report import as_json, report
 
     recording = read_recording(arguments.journal, arguments.run_id)
-    if arguments.changes or arguments.sweep is not None or arguments.plot is not None:
+    if arguments.changes or arguments.sweep or arguments.plot is not None:
         from .replay.simulate_cli import run_what_if
 
         lines = run_what_if(recording, arguments.changes, arguments.sweep, arguments.plot, arguments.json)

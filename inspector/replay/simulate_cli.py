@@ -15,14 +15,14 @@ from .simulate_settings import Setting, parse_setting, parse_sweep
 
 
 def run_what_if(
-    recording: Recording, changes: list[str], sweep: str | None, plot: str | None, json_wanted: bool
+    recording: Recording, changes: list[str], sweeps: list[str], plot: str | None, json_wanted: bool
 ) -> list[str]:
     """Simulate a recorded run with other settings; the lines to print.
 
     Args:
         recording: the run.
         changes: `NAME=VALUE`, each.
-        sweep: `NAME=FROM..TO`, say; None: no sweep.
+        sweeps: `NAME=FROM..TO`, say; one at most.
         plot: an SVG file to write; None: none.
         json_wanted: one line of JSON instead of a table.
 
@@ -31,8 +31,10 @@ def run_what_if(
         JournalError: a run that can't be simulated.
     """
     started = recording.started
+    if len(sweeps) > 1:
+        raise InvalidConfig(f"--sweep {', --sweep '.join(sweeps)}: one at a time; give the other a value by --set")
     settings = [parse_setting(text, started) for text in changes]
-    swept = [] if sweep is None else parse_sweep(sweep, started)
+    swept = [found for text in sweeps for found in parse_sweep(text, started)]
     if plot is not None and not swept:
         raise InvalidConfig("--plot draws a sweep: give --sweep too")
     what_if = WhatIf(recording)

@@ -75,11 +75,7 @@ def changed_start(started: EngineStarted, settings: list[Setting]) -> tuple[Engi
     if len(named) < len(settings):
         raise InvalidConfig(f"{', '.join(map(str, settings))}: a setting is named twice")
     config = config_of(started)
-    if "block_size" in named:
-        size = named["block_size"]
-        if isinstance(size, int) and size > 0:
-            for name, before in (("num_blocks", started.num_blocks), ("host_blocks", config.host_blocks)):
-                named.setdefault(name, before * started.block_size // size)
+    named = _resized(started, config, named) | named
     changed = dataclasses.replace(config, **named)  # type: ignore[arg-type]
     if changed.num_blocks is None:
         raise InvalidConfig("num_blocks=none: must be a number here: no device is there to size the pool by")
@@ -89,6 +85,28 @@ def changed_start(started: EngineStarted, settings: list[Setting]) -> tuple[Engi
     if wrong:
         raise InvalidConfig(wrong)
     return changed, changed.num_blocks
+
+
+def _resized(started: EngineStarted, config: EngineConfig, named: dict[str, Value]) -> dict[str, Value]:
+    """The blocks that the pools' bytes come to with another block size, for the pools whose size is not changed too.
+
+    Raises:
+        InvalidConfig: not even one.
+    """
+    size = named.get("block_size")
+    found: dict[str, Value] = {}
+    if not isinstance(size, int) or size <= 0:
+        return {}
+    for name, before in (("num_blocks", started.num_blocks), ("host_blocks", config.host_blocks)):
+        tokens = before * started.block_size
+        if before and name not in named:
+            if tokens < size:
+                raise InvalidConfig(
+                    f"block_size={size}: more than the {tokens:,} tokens that {name}={before} had room for with "
+                    f"block_size={started.block_size}; give at most {tokens}, or set {name} too"
+                )
+            found[name] = tokens // size
+    return found
 
 
 def _split(text: str, flag: str) -> tuple[str, str]:
@@ -112,6 +130,8 @@ def _value(name: str, text: str, started: EngineStarted) -> Value:
             raise InvalidConfig(f"{name}={text}: nothing to multiply: it was {recorded} in the recorded run")
         if times is None:
             raise InvalidConfig(f"{name}={text}: must be a number before the x, as in 2x")
+        if recorded == 0:
+            raise InvalidConfig(f"{name}={text}: nothing to multiply: it was 0 in the recorded run; give a number")
         if times <= 0:
             raise InvalidConfig(f"{name}={text}: must be a number above 0 before the x, as in 0.5x")
         product = recorded * times

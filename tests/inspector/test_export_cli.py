@@ -71,6 +71,17 @@ def test_a_file_holds_otlp_json(journal: Path, tmp_path: Path) -> None:
     assert {"key": "service.name", "value": {"stringValue": "nanolens"}} in resource["attributes"]
 
 
+@pytest.mark.parametrize("flag", ["--csv", "--perfetto"])
+def test_what_is_written_once_is_not_followed(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    out = tmp_path / "out"
+    assert main(["export", str(journal), flag, str(out), "--follow"]) == 2
+    said = capsys.readouterr().err
+    assert f"{flag} writes what the journal holds now: leave --follow out" in said and said.count("\n") == 1
+    assert not out.exists()
+
+
 def test_exporting_twice_gives_the_same_spans(journal: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
         assert main(["export", str(journal), "--once", "--file", str(tmp_path / name)]) == 0

@@ -220,6 +220,11 @@ def test_a_range_rises_in_equal_ratios_and_a_list_is_taken_as_it_is(tmp_path: Pa
         (["--sweep", "num_blocks=5"], "at least two values"),
         (["--sweep", "policy=fcfs..sjf"], "needs numbers above 0"),
         (["--plot", "x.svg"], "give --sweep too"),
+        (["--set", "host_blocks=5x"], "host_blocks=5x: nothing to multiply: it was 0 in the recorded run"),
+        (["--set", "host_blocks=1x"], "host_blocks=1x: nothing to multiply: it was 0 in the recorded run"),
+        (["--sweep", "host_blocks=1x..4x"], "host_blocks=1x: nothing to multiply"),
+        (["--sweep", "num_blocks=1x..2x", "--sweep", "policy=fcfs,sjf"], "--sweep policy=fcfs,sjf: one at a time"),
+        (["--set", "block_size=100000"], "block_size=100000: more than the 384 tokens that num_blocks=96 had room for"),
         (["--sweep", "policy=fcfs,sjf", "--plot", "x.gif"], "ends in .svg"),
     ],
 )
