@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     started, model = reading.started, reading.latency.model
     head = f"run {reading.run}, {started.model}: {plural(len(reading.latency.tracks.all_requests), 'request')}"
     notes = [*reading.notes, *([_error_of(model)] if model.num_steps else [])]
-    about = {"run": reading.run, "notes": list(reading.notes), "model": _model(model)}
+    about = {"run": reading.run, "engine": reading.engine, "notes": list(reading.notes), "model": _model(model)}
     return _print(arguments, found, head, notes, about)
 
 
@@ -141,10 +141,14 @@ def _use(same: list[T], name: str, number: int | None) -> T:
 def _chosen(arguments: argparse.Namespace, reading: LatencyReading) -> list[Any]:
     """The breakdowns asked for. Those that live are explained only where they are asked for by name."""
     from .explained import ranked, require
+    from .latency_reading import refusal
 
     latency, ttft = reading.latency, arguments.by == "ttft"
     requests = latency.tracks.requests
     if arguments.request is not None:
+        turned_away = reading.refused.get(arguments.request)
+        if turned_away is not None and arguments.request not in requests:
+            raise JournalError(f"{arguments.journal}: request {refusal(turned_away)}; it took no time in the engine")
         require(arguments.request, requests, arguments.journal)
         same = [request for request in latency.tracks.all_requests if request.request == arguments.request]
         found = latency.breakdown(_use(same, arguments.request, arguments.use))

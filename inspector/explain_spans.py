@@ -15,6 +15,7 @@ import msgspec
 
 from ..errors import JournalError
 from ..telemetry.culprit import Culprit, merged
+from ..telemetry.ending import Ending
 from ..telemetry.life_pieces import LifePiece
 from ..telemetry.verdict import sentences
 from ..telemetry.verdict_words import Cause
@@ -49,6 +50,7 @@ class _Span:
     begin: int
     end: int
     attributes: dict[str, Value]
+    message: str  # of its status, where that is an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +115,26 @@ def explain_spans(traces: Iterable[Trace], by: str) -> Iterator[Explained]:
         states = _last_sequence(trace)
         parts, culprits, pieces = _divided(trace, states, until, ran)
         causes = _causes(parts, culprits)
-        subject = f"The first token of {_name(trace)} took" if by == "ttft" else f"{_name(trace)} took"
+        ending = _ending(root)
+        subject = f"The first token of {_name(trace)} took" if by == "ttft" else f"{_name(trace)} {ending.verb}"
         headline, others = sentences(subject, until - root.begin, causes)
         seq = int(states[0].attributes.get("nanolens.seq", -1)) if states else -1
         yield Explained(
             _name(trace), seq, root.begin, until - root.begin, "nanolens.unfinished" not in root.attributes, parts,
             headline, tuple(line for line in others if "replay" not in line), culprits, tuple(pieces),
-            used[_name(trace)], uses[_name(trace)], _route(root),
+            used[_name(trace)], uses[_name(trace)], _route(root), ending,
         )  # fmt: skip
 
 
 def _name(trace: Trace) -> str:
     return str(trace.root.attributes["nanolens.request"])
+
+
+def _ending(root: _Span) -> Ending:
+    """How a request ended: of several sequences in one end, the request's."""
+    reason = str(root.attributes.get("nanolens.finish_reason", ""))
+    kind = str(root.attributes.get("error.type", ""))
+    return Ending(reason, kind or reason, root.message if reason == "error" else "")
 
 
 def _route(root: _Span) -> Route | None:
@@ -298,7 +308,7 @@ def _span(span: Mapping[str, Any]) -> _Span:
     attributes = {each["key"]: _value(each["value"]) for each in span.get("attributes", ())}
     return _Span(
         span["spanId"], span.get("parentSpanId", ""), span["name"], int(span["startTimeUnixNano"]),
-        int(span["endTimeUnixNano"]), attributes,
+        int(span["endTimeUnixNano"]), attributes, str(span.get("status", {}).get("message", "")),
     )  # fmt: skip
 
 

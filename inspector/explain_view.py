@@ -29,12 +29,20 @@ def explained_lines(explained: Explained, paint: Paint, columns: int) -> list[st
     if explained.uses > 1:
         lines += fold(f"Its id was used {explained.uses} times; this is use {explained.use} (--use N shows another).",
                       columns, "  ").splitlines()  # fmt: skip
-    for sentence in explained.sentences:
+    for sentence in _sentences(explained):
         lines += fold(_inert(sentence), columns, "  ").splitlines()
     if explained.route is not None:
         lines += fold(_inert(route_sentence(explained.route)), columns, "  ").splitlines()
     lines += ["", *_waterfall(explained, paint, columns), "", *_parts(explained, paint, columns)]
     return lines
+
+
+def _sentences(explained: Explained) -> list[str]:
+    """How it ended stands first where that was no end of its own."""
+    ending, others = explained.ending, list(explained.sentences)
+    if not ending.sentence or (ending.how == "aborted" and ending.verb in explained.headline):
+        return others
+    return [*others, ending.sentence] if ending.is_usual else [ending.sentence, *others]
 
 
 def _inert(text: str) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from ..errors import JournalError
 from ..telemetry.culprit import Culprit
 from ..telemetry.culprits import CulpritFinder
+from ..telemetry.ending import Ending
 from ..telemetry.latency import Breakdown
 from ..telemetry.life_pieces import LifePiece
 from ..telemetry.verdict import verdict
@@ -36,6 +37,7 @@ class Explained:
         pieces: what it did when.
         use, uses: which one of those that had this id it is, and of how many.
         route: what a fleet's router decided on, where it was sent by one.
+        ending: how it ended.
     """
 
     request: str
@@ -51,13 +53,14 @@ class Explained:
     use: int = 1
     uses: int = 1
     route: Route | None = None
+    ending: Ending = field(default_factory=Ending)
 
 
 def explain(reading: LatencyReading, breakdowns: Iterable[Breakdown], by: str) -> list[Explained]:
     """Explain requests of a journal."""
     finder, found = CulpritFinder(reading.latency), []
     for breakdown in breakdowns:
-        said = verdict(reading.latency, breakdown, by, finder)
+        said = verdict(reading.latency, breakdown, by, finder, reading.engine)
         ttft = by == "ttft"
         found.append(
             Explained(
@@ -66,7 +69,7 @@ def explain(reading: LatencyReading, breakdowns: Iterable[Breakdown], by: str) -
                 breakdown.ttft_parts if ttft else breakdown.parts,
                 said.headline, said.sentences, said.culprits, said.evidence,
                 breakdown.request.use, reading.latency.tracks.requests[breakdown.request.request].use,
-                breakdown.request.route,
+                breakdown.request.route, said.ending,
             )
         )  # fmt: skip
     return found
@@ -115,6 +118,9 @@ def as_dict(explained: Explained) -> dict[str, Any]:
         "use": explained.use,
         "uses": explained.uses,
         "ended": explained.ended,
+        "finish_reason": explained.ending.reason or None,
+        "end": explained.ending.how or None,
+        "error": explained.ending.error or None,
         "total_ns": explained.total_ns,
         "route": None if explained.route is None else dict(explained.route),
         "verdict": {"headline": explained.headline, "sentences": list(explained.sentences)},

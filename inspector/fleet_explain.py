@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import JournalError
+from ..telemetry.events import RequestRefused
 from .describe import plural
 from .explain_view import explained_lines
 from .explained import VERSION, Explained, as_dict, explain, ranked, require
-from .fleet_reading import Asked, Fleet, about, heads, wall_words
+from .fleet_reading import Asked, Fleet, Replica, about, heads, wall_words
+from .latency_reading import refusal
 from .trace_text import DIM, Paint, fold, safe, time
 
 
@@ -47,6 +49,9 @@ def named(fleet: Fleet, name: str, use: int | None, by: str) -> list[Asked]:
     """
     same = fleet.named(name)
     if not same:
+        away = [f"{replica.name}: {refusal(found)}" for replica in fleet.replicas if (found := _refused(replica, name))]
+        if away:
+            raise JournalError(f"explain: {'; '.join(away)}")
         where = ", ".join(replica.reading.path for replica in fleet.replicas)
         require(name, dict.fromkeys(map(fleet.name_of, fleet.asked)), f"{where}: no journal at {name!r}, and the fleet")
     uses = {replica.name: [one for one in same if one.replica is replica] for replica in fleet.replicas}
@@ -65,6 +70,11 @@ def named(fleet: Fleet, name: str, use: int | None, by: str) -> list[Asked]:
         if not chosen:
             raise JournalError(f"explain: request {name!r} has no first token")
     return chosen
+
+
+def _refused(replica: Replica, name: str) -> RequestRefused | None:
+    """The request called `ID` or `ID@REPLICA` that a replica turned away."""
+    return replica.reading.refused.get(name.removesuffix(f"@{replica.name}"))
 
 
 def slowest(fleet: Fleet, count: int, p99: bool, by: str) -> list[Asked]:

@@ -169,7 +169,7 @@ def about(fleet: Fleet) -> dict[str, object]:
         {
             "replica": replica.name, "journal": replica.reading.path, "run": replica.reading.run,
             "clock": replica.clock, "wall_offset_ns": replica.reading.started.wall_offset_ns,
-            "boot_id": replica.reading.started.boot_id,
+            "boot_id": replica.reading.started.boot_id, "engine": replica.reading.engine,
             "notes": list(replica.reading.notes), "model": asdict(replica.reading.latency.model),
         }
         for replica in fleet.replicas

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import AuditError, JournalError
-from ..telemetry.events import EngineStarted, JournalDropped
+from ..telemetry.clock import monotonic_ns
+from ..telemetry.events import EngineStarted, JournalDropped, RequestRefused
 from ..telemetry.latency import Latency
 from ..telemetry.latency_tracks import LatencyTracks
 from ..telemetry.reader import JournalReader
+from .clock_words import iso
 from .describe import plural
+from .engine_fate import Fate, fate_of
 from .units import duration
 
 
@@ -24,6 +27,9 @@ class LatencyReading:
         started: its first event.
         latency: the model over it.
         notes: what the journal does not hold, in words.
+        engine: what became of the engine. While it is live, the run is read up to now: what lives goes on where the
+            engine is silent, paused or idle.
+        refused: id -> why a request was turned away, the last time.
     """
 
     path: str
@@ -31,6 +37,8 @@ class LatencyReading:
     started: EngineStarted
     latency: Latency
     notes: tuple[str, ...]
+    engine: Fate = "stopped"
+    refused: dict[str, RequestRefused] = field(default_factory=dict)
 
 
 def read_latency(path: str | Path, run_id: str | None = None) -> LatencyReading:
@@ -43,8 +51,11 @@ def read_latency(path: str | Path, run_id: str | None = None) -> LatencyReading:
     Raises:
         JournalError: there is no such journal or run, it can't be read, contradicts itself, or holds no request.
     """
+    now = monotonic_ns()  # before reading: what the engine does meanwhile is not missed in what is read
     reader = JournalReader(path, run_id)
     tracks, gaps, lost = LatencyTracks(), 0, 0
+    refused: dict[str, RequestRefused] = {}
+    engine: Fate = "stopped"
     try:
         for frame in reader.frames():
             if frame.gap:
@@ -54,14 +65,18 @@ def read_latency(path: str | Path, run_id: str | None = None) -> LatencyReading:
                 tracks.apply(event)
                 if event.__class__ is JournalDropped:
                     lost += event.events
-        tracks.finish()
+                elif event.__class__ is RequestRefused:
+                    refused[event.request] = event
+        last_t, engine = tracks.t, fate_of(tracks.state, Path(path))
+        tracks.finish(now if engine == "live" else None)
     except AuditError as error:
         raise JournalError(f"{path}: run {reader.run} contradicts itself ({error}); ask nano-trace check") from error
     started = tracks.state.started
     if started is None:
         raise JournalError(f"{path}: run {reader.run}: holds neither engine.started nor a keyframe to begin from")
     if not tracks.requests:
-        raise JournalError(f"{path}: run {reader.run}: holds no request")
+        but = f" but {refusal(*refused.values())}" if refused else ""
+        raise JournalError(f"{path}: run {reader.run}: holds no request{but}")
     notes = [] if reader.complete else ["its beginning is no longer on disk"]
     if gaps:
         notes.append(f"{plural(gaps, 'gap')} of deleted segments")
@@ -76,4 +91,14 @@ def read_latency(path: str | Path, run_id: str | None = None) -> LatencyReading:
     again = len(tracks.all_requests) - len(tracks.requests)
     if again:
         notes.append(f"{plural(again, 'request')} came with an id that was used before; each use counts as its own")
-    return LatencyReading(str(path), reader.run, started, Latency(tracks), tuple(notes))
+    if engine == "dead":
+        when = iso(last_t, started.wall_offset_ns)
+        notes.append(f"its engine died: the process is gone without engine.stopped; the last record is of {when}")
+    return LatencyReading(str(path), reader.run, started, Latency(tracks), tuple(notes), engine, refused)
+
+
+def refusal(*refused: RequestRefused) -> str:
+    """Why requests were turned away: `'r' was refused: prompt (too_long)`."""
+    first = refused[0]
+    more = f", and {plural(len(refused) - 1, 'more request')}" if len(refused) > 1 else ""
+    return f"{first.request!r} was refused: {first.field or 'the request'} ({first.reason}){more}"

@@ -7,10 +7,11 @@ blocks. A cause other than the request's own work comes first where it takes at 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .culprit import Culprit, time_words
 from .culprits import HEAD_REASONS, CulpritFinder
+from .ending import Ending, ending_of
 from .latency import Breakdown, Latency
 from .life_pieces import LifePiece, life_pieces
 from .verdict_words import Cause, advice, own_words, share_words, words
@@ -27,6 +28,11 @@ _CAUSES = {
 }  # fmt: skip
 _BEHIND = {"holder": "no_blocks", "runner": "sequence_cap", "chunks": "token_budget", "decodes": "token_budget"}
 _BESIDE = ("holder", "runner", "chunks", "prefill", "batch", "step")  # kinds that a sibling can be
+_ALIVE = {  # what became of the engine -> what goes round the time of a request that has not ended
+    "live": ("lives and has taken", ""),
+    "dead": ("had taken", " when its engine died"),
+    "stopped": ("had taken", " when its engine stopped"),
+}
 _LIMITS = {"sequence_cap": "max_num_seqs", "token_budget": "max_num_batched_tokens"}
 
 
@@ -40,6 +46,7 @@ class Verdict:
         causes: all, those that took most first, its own work among them.
         culprits: part -> who it was spent on.
         evidence: what it did when, in order.
+        ending: how it ended.
     """
 
     headline: str
@@ -47,9 +54,12 @@ class Verdict:
     causes: tuple[Cause, ...]
     culprits: dict[str, list[Culprit]]
     evidence: tuple[LifePiece, ...]
+    ending: Ending = field(default_factory=Ending)
 
 
-def verdict(latency: Latency, breakdown: Breakdown, by: str = "e2e", finder: CulpritFinder | None = None) -> Verdict:
+def verdict(
+    latency: Latency, breakdown: Breakdown, by: str = "e2e", finder: CulpritFinder | None = None, engine: str = "live"
+) -> Verdict:
     """The verdict on one request.
 
     Args:
@@ -57,6 +67,7 @@ def verdict(latency: Latency, breakdown: Breakdown, by: str = "e2e", finder: Cul
         breakdown: the request's.
         by: e2e, or ttft: on its time to the first token.
         finder: of that journal; None makes one.
+        engine: what became of it at the journal's end: live, dead, stopped; anything else: that can't be seen.
     """
     finder = finder or CulpritFinder(latency)
     parts = breakdown.ttft_parts if by == "ttft" else breakdown.parts
@@ -76,21 +87,24 @@ def verdict(latency: Latency, breakdown: Breakdown, by: str = "e2e", finder: Cul
     )
     total = breakdown.ttft_ns if by == "ttft" else breakdown.total_ns
     evidence = tuple(life_pieces(latency, breakdown, until, track))
-    return Verdict(*sentences(_subject(breakdown, by), total, causes), tuple(causes), culprits, evidence)
+    ending = ending_of(breakdown)
+    subject, since = _subject(breakdown, by, ending, engine)
+    return Verdict(*sentences(subject, total, causes, since), tuple(causes), culprits, evidence, ending)
 
 
-def sentences(subject: str, total: int, causes: list[Cause]) -> tuple[str, tuple[str, ...]]:
+def sentences(subject: str, total: int, causes: list[Cause], since: str = "") -> tuple[str, tuple[str, ...]]:
     """The headline and the other sentences.
 
     Args:
         subject: `r took`.
         total: nanoseconds.
         causes: the heaviest first.
+        since: what follows the time.
     """
     if not causes or not total:
-        return f"{subject} no time at all.", ()
+        return f"{subject} no time at all{since}.", ()
     top = next((cause for cause in causes if cause.name not in OWN and cause.ns >= NOTABLE * total), causes[0])
-    headline = f"{subject} {time_words(total)}: {_portion(top, total, ' of it')}."
+    headline = f"{subject} {time_words(total)}{since}: {_portion(top, total, ' of it')}."
     more = [
         own_words(cause, total) if cause.name == "own" else f"Another {_portion(cause, total, '')}."
         for cause in causes
@@ -113,13 +127,17 @@ def _limits(latency: Latency) -> dict[str, int]:
     return {name: value for name, key in _LIMITS.items() if isinstance(value := config.get(key), int)}
 
 
-def _subject(breakdown: Breakdown, by: str) -> str:
+def _subject(breakdown: Breakdown, by: str, ending: Ending, engine: str) -> tuple[str, str]:
+    """What stands before the time in the headline, and what behind it."""
     name = breakdown.request.request
     if by == "ttft":
-        return f"The first token of {name} took"
+        return f"The first token of {name} took", ""
     if breakdown.track.is_end_lost:
-        return f"{name}, whose end the journal lost, took at most"
-    return f"{name} took" if breakdown.ended else f"{name} lives and has taken"
+        return f"{name}, whose end the journal lost, took at most", ""
+    if breakdown.ended:
+        return f"{name} {ending.verb}", ""
+    verb, since = _ALIVE.get(engine, ("had taken", " at the journal's last record"))
+    return f"{name} {verb}", since
 
 
 def _times(
