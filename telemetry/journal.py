@@ -35,7 +35,8 @@ class JournalWriter:
     keyframe follow. A keyframe that can't be encoded is left out uncounted, since it holds no fact of its own.
 
     The cap holds for the whole directory, so that runs that follow each other don't fill the disk; the oldest segments
-    go first. Give engines that run at the same time a directory each.
+    go first, and none for what does not fit without them: where the state has outgrown the cap, new events are lost and
+    the newest segments stay. Give engines that run at the same time a directory each.
 
     Args:
         directory: created if need be.
@@ -68,6 +69,7 @@ class JournalWriter:
         self.dropped_frames = 0
         self._files = SegmentFiles(Path(directory), run_id, cap)
         self._segment_bytes = segment_bytes or min(MAX_SEGMENT_BYTES, cap // 8)
+        self._room = min(self._segment_bytes, cap // 8)  # that a keyframe leaves for the frames behind it
         self._clock = clock
         self._encoder = FrameEncoder()
         self._reported = (0, 0)  # events and frames that journal.dropped has told of
@@ -113,14 +115,16 @@ class JournalWriter:
             self._rotate(now)
 
     def append_keyframe(self) -> None:
-        """Write one more keyframe into the open segment, so that readers can join here."""
+        """Write one more keyframe into the open segment, so that readers can join here, if it fits under the cap."""
         if not self._files.is_open or self.make_keyframe is None:
             return
         keyframe = self.make_keyframe()
         if keyframe is None:
             return
         try:
-            self._files.write(self._encoder.encode([keyframe]))
+            frame = self._encoder.encode([keyframe])
+            if self._files.fits(len(frame)):
+                self._files.write(frame)
         except ENCODE_ERRORS:
             self._encodable([keyframe])  # tells of it
         except OSError as error:
@@ -225,7 +229,7 @@ class JournalWriter:
             opening += self._encodable([keyframe])
         opening += ending
         try:
-            self._files.open(self._encoder.encode(opening) if opening else b"")
+            self._files.open(self._encoder.encode(opening) if opening else b"", self._room)
         except OSError as error:
             self._fail(error, now)
             return

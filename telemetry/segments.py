@@ -47,8 +47,10 @@ class SegmentFiles:
         """The segment that is open, or was last."""
         return segment_path(self.directory, self.run_id, self.number)
 
-    def open(self, frame: bytes | bytearray) -> None:
+    def open(self, frame: bytes | bytearray, room: int = 0) -> None:
         """Close the open segment and start the next one with its header and first frame, or with the header alone.
+
+        `room`: bytes that have to fit under the cap behind them, or the older segments are worth more than this one.
 
         Raises:
             OSError: nothing is open then, and nothing of the new segment remains.
@@ -57,7 +59,7 @@ class SegmentFiles:
         self.directory.mkdir(parents=True, exist_ok=True)
         number = max([self.number, *(n for _, _, run, n in self._scan() if run == self.run_id)]) + 1
         data = pack_header(self.run_id, number) + frame
-        self._make_room(len(data))
+        self._make_room(len(data), room)
         path = segment_path(self.directory, self.run_id, number)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
@@ -89,6 +91,10 @@ class SegmentFiles:
             raise
         self.size += len(frame)
         self._total += len(frame)
+
+    def fits(self, size: int) -> bool:
+        """Whether so many more bytes fit into the open segment under the cap."""
+        return self.size + size <= self._cap
 
     def check(self) -> None:
         """Make sure that the open segment is still in its directory.
@@ -122,16 +128,22 @@ class SegmentFiles:
         self._total = total
         return sorted(found)
 
-    def _make_room(self, size: int) -> None:
+    def _make_room(self, size: int, room: int = 0) -> None:
         """Delete the oldest segments until `size` more bytes fit under the cap; the open one stays.
 
+        None is deleted for what does not fit then.
+
         Raises:
-            OSError: they can't fit, or a file can't be deleted. The open segment is closed then.
+            OSError: they can't fit with `room` behind them, or a file can't be deleted; nothing is open then.
         """
-        kept = self.path.name if self.is_open else ""
-        segments = [name for _, name, _, _ in self._scan() if name != kept]
+        kept, kept_size = (self.path.name, self.size) if self.is_open else ("", 0)
         try:
-            for name in segments:
+            if kept_size + size + room > self._cap:
+                behind = f" with {room} behind them" if room else ""
+                raise OSError(
+                    errno.EFBIG, f"{size} bytes{behind} do not fit under the journal's cap of {self._cap} bytes"
+                )
+            for name in [name for _, name, _, _ in self._scan() if name != kept]:
                 if self._total + size <= self._cap:
                     return
                 path = self.directory / name
@@ -139,8 +151,6 @@ class SegmentFiles:
                     freed = path.stat().st_size
                     path.unlink()
                     self._total -= freed
-            if self._total + size > self._cap:
-                raise OSError(errno.EFBIG, f"{size} bytes do not fit under the journal's cap of {self._cap} bytes")
         except OSError:
             self.close()
             raise

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from journals import empty_keyframe, marks, started, stopped, times, writer_of
 from nanolens.errors import JournalError
-from nanolens.telemetry.events import AnyEvent, EngineStarted, Keyframe
+from nanolens.telemetry.events import AnyEvent, EngineStarted, JournalDropped, Keyframe
 from nanolens.telemetry.frames import first_tag
 from nanolens.telemetry.journal import JournalWriter
 from nanolens.telemetry.reader import JournalReader
@@ -124,6 +124,41 @@ def test_a_frame_beyond_the_cap_is_lost_and_told(tmp_path: Path) -> None:
     assert times(tmp_path) == [6]
     assert (writer.dropped_events, writer.dropped_frames) == (2, 2)
     assert sum(entry.stat().st_size for entry in os.scandir(tmp_path)) <= 1 << 16
+
+
+def test_where_the_state_outgrows_the_cap_the_newest_history_stays(tmp_path: Path) -> None:
+    now, cap, big = [0], 1 << 16, [0]
+    writer = writer_of(tmp_path, cap=cap, clock=lambda: now[0])  # type: ignore[arg-type]
+    writer.make_keyframe = lambda: empty_keyframe(num_blocks=big[0])
+    written = 0
+    for i in range(4000):
+        big[0] = 20 * i  # blocks, and so bytes, of a keyframe
+        writer.append(marks(1, i, "x" * 90))
+        if i % 100 == 99:
+            writer.append_keyframe()
+        written = written if writer.dropped_events else i
+        now[0] += 10**8
+    assert writer.dropped_events > 1000
+    kept = times(tmp_path)
+    assert len(kept) > 40 and kept == list(range(kept[0], written + 1))
+    assert isinstance(next(iter(read(tmp_path)))[0], Keyframe)
+    big[0] = 0
+    now[0] += 10**12
+    writer.append(marks(1, 5000))
+    writer.append(marks(1, 5001))
+    writer.close()
+    assert times(tmp_path)[-1] == 5001 and times(tmp_path)[0] == kept[0]
+    dropped = [event for frame in read(tmp_path) for event in frame if isinstance(event, JournalDropped)]
+    assert [event.events for event in dropped] == [writer.dropped_events]
+    assert sum(entry.stat().st_size for entry in os.scandir(tmp_path)) <= cap
+
+
+def test_a_frame_that_does_not_fit_costs_no_history(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path, cap=1 << 16, segment_bytes=1000)
+    for i in range(100):
+        writer.append(marks(1, i, "x" * 90))
+    writer.append(marks(1, 100, "x" * (1 << 16)))
+    assert times(tmp_path) == list(range(100)) and writer.dropped_events == 1
 
 
 def test_the_cap_holds_for_all_runs_of_a_directory(tmp_path: Path) -> None:
