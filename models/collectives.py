@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 # Our kernel reads each peer's whole tensor, so that beyond so many bytes in all NCCL, which reads shares, is faster.
 _MAX_READ_BYTES = 4 << 20
 
+# torch 2.13 has given the one a new name, and warns of the old one.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 
 def _nothing() -> None:
     pass
@@ -151,7 +154,7 @@ class GpuCollectives(GroupCollectives):
 
 def _gather(x: Tensor, size: int) -> Tensor:
     out = x.new_empty((size * x.shape[0], *x.shape[1:]))
-    dist.all_gather_into_tensor(out, x.contiguous())
+    _all_gather(out, x.contiguous())
     return out.view(size, *x.shape)
 
 

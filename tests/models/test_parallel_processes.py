@@ -42,6 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             rank.kill()
             rank.wait()
     assert [rank.returncode for rank in ranks] == [0] * SIZE, "\n".join(said)
+    assert "Warning" not in "".join(said)
     return folder
 
 
