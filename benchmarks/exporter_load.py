@@ -59,6 +59,10 @@ class TokensFromNowhere:
         """Always."""
         return True
 
+    def look(self) -> str:
+        """Nothing can fail."""
+        return ""
+
     def close(self) -> None:
         """Nothing is held."""
 

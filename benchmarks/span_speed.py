@@ -58,6 +58,10 @@ class IdleRunner:
         """It can't break."""
         return True
 
+    def look(self) -> str:
+        """Nothing can fail."""
+        return ""
+
     def close(self) -> None:
         """It holds nothing."""
 

@@ -24,6 +24,21 @@ class EngineCore(StepLoop):
     Every public method is whole to a Ctrl-C in the main thread: it comes out of them at their end.
     """
 
+    def look(self) -> None:
+        """Make sure that a step could be computed, where none is in flight; costs little.
+
+        Raises:
+            EngineDead: the engine was closed, or ends now, for its runner has failed meanwhile.
+        """
+        self.require_open()
+        if self._in_flight or self.book.num_callbacks:
+            return
+        with HeldInterrupts():
+            fault = self.runner.look()
+            if fault:
+                self.die(fault)
+        self.require_open()
+
     def add(self, request: Request) -> None:
         """Take in a validated request: its sequences start WAITING.
 

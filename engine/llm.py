@@ -76,7 +76,7 @@ class LLM:
             EngineIsPaused: an operator or a breakpoint paused the engine. The requests stay as they are, to be looked
                 at: `continue_engine()`, then `wait(error.request_ids)`; `error.outputs` holds those that were done.
         """
-        self.engine.core.require_open()
+        self.engine.core.look()
         many = as_prompts(prompts)
         each = as_params(params, len(many))
         requests = []
@@ -100,7 +100,7 @@ class LLM:
             InvalidRequest: as `generate`, or a model without a chat template.
             EngineDead: the engine was closed.
         """
-        self.engine.core.require_open()
+        self.engine.core.look()
         is_many = isinstance(messages, list | tuple) and messages and isinstance(messages[0], list | tuple)
         many = messages if is_many else [messages]
         prompts = [self.engine.chat_prompt(conversation) for conversation in many]  # type: ignore[arg-type]
@@ -122,6 +122,7 @@ class LLM:
         done: list[RequestOutput] = []
         # Known before it is queued: an interrupt may come right after that.
         name = self.engine.new_request_id() if request_id is None else request_id
+        self.engine.core.look()
         try:
             self.engine.add_request(
                 prompt, params, request_id=name, on_output=deltas.append, on_finish=done.append
@@ -228,7 +229,7 @@ class LLM:
 
     def _live(self, request_ids: Sequence[str]) -> list[Request]:
         """Live requests by their ids."""
-        self.engine.core.require_open()
+        self.engine.core.look()
         known = self.engine.core.requests
         for request_id in request_ids:
             if not isinstance(request_id, str) or request_id not in known:

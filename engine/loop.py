@@ -33,7 +33,8 @@ class EngineLoop:
     """Steps an engine in a thread of its own, the only one that touches it from here on.
 
     A turn of the loop takes every command that is queued, in the order of arrival, and then does a step, if there is
-    work, a command was taken or a paused sequence is due to expire. Otherwise it sleeps until one of these is so.
+    work, a command was taken or a paused sequence is due to expire. Otherwise it sleeps until one of these is so, and
+    looks every BEAT_S whether the engine could compute a step at all.
 
     `call` and `close` may be used from any thread, also from within a callback of the engine or a signal handler.
     A Ctrl-C doesn't reach the loop: Python delivers it to the main thread.
@@ -121,6 +122,9 @@ class EngineLoop:
                 pass
             self._refusal = why
             self._engine.close()
+        except EngineDead as error:  # it has told why
+            self._refusal = why = str(error)
+            self._die(why)
         except BaseException as error:  # whatever it is, there is nobody above to tell
             why = f"the engine's loop failed: {describe(error)}"
             logger.critical("%s", why, exc_info=error)
@@ -143,6 +147,8 @@ class EngineLoop:
                 self._run_command(*item)
         if first is not None or engine.has_work or self._is_due():
             engine.step()  # after a command also without work: what it recorded reaches the journal
+        if not engine.has_work:
+            engine.core.look()  # steps notice by themselves that none can be computed
         if self._on_turn is not None:
             self._on_turn()
         return True

@@ -134,5 +134,11 @@ class Runner(Protocol):
     def is_sound(self) -> bool:
         """Whether the device still computes, after a step has failed."""
 
+    def look(self) -> str:
+        """Why no step can be computed any more, in words; "" where nothing speaks against it.
+
+        For when no step is in flight: again and again while there is nothing to do. Costs little and waits for nothing.
+        """
+
     def close(self) -> None:
         """Give back the device's memory."""

@@ -319,7 +319,7 @@ class StepLoop:
         Where the device no longer computes, the engine ends with them.
         """
         message = f"step {plan.step} failed: {describe(error)}"
-        logger.error("%s", message, exc_info=error)
+        logger.error("%s", message, exc_info=None if isinstance(error, EngineDead) else error)
         self.recorder.record(EngineError(self.clock(), plan.step, message))
         self.book.fail_batch(plan, message)
         if self.scheduler.residency.under_way:

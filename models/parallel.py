@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import InvalidConfig
 from .config import ModelConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Columns of the MLP go to ranks in units of this many where they don't divide evenly: tensor cores like whole tiles.
 _UNIT = 16

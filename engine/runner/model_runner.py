@@ -120,8 +120,7 @@ class ModelRunner:
         self._moves = BlockMoves(pool, config)
         self.num_filed = self._moves.num_filed
         self.swap_ns_per_block = self._moves.ns_per_block
-        if self.swap_ns_per_block:
-            self.startup["swap_ns_per_block"] = self.swap_ns_per_block
+        self.startup |= {"swap_ns_per_block": self.swap_ns_per_block} if self.swap_ns_per_block else {}
         if device.type == "cuda":
             try:
                 self.startup["exercise_ns"] = exercise(self, config)
@@ -151,16 +150,14 @@ class ModelRunner:
 
     @torch.inference_mode()
     def collect(self, handle: LaunchedStep | None) -> StepResult:
-        """Wait for a launched step and read its tokens and log-probabilities, and what became of moves.
+        """Wait for a launched step (for a plan without sequences, all moves); read its tokens and what came of moves.
 
-        A sequence whose logits were not finite is in `failed`; its token in the result means nothing. For a plan
-        without sequences it waits for all moves launched so far.
+        A sequence whose logits were not finite is in `failed`; its token in the result means nothing.
         """
         faults.reach("collect")
         if handle is None:
             began = time.monotonic_ns()
-            moved = self._moves.wait()
-            return StepResult([], wait_ns=time.monotonic_ns() - began, moved=moved)
+            return StepResult([], moved=self._moves.wait(), wait_ns=time.monotonic_ns() - began)
         result, failed = handle.read()
         for i in failed:
             self._cleanse(int(handle.samples.rows[i]), int(handle.samples.positions[i]))
@@ -173,13 +170,16 @@ class ModelRunner:
 
     def is_sound(self) -> bool:
         """Whether the device still computes."""
-        try:
+        with contextlib.suppress(RuntimeError):
             self._rows.temperature[-1:].fill_(0)  # the padding's, which nobody reads
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
-        except RuntimeError:
-            return False
-        return True
+            return True
+        return False
+
+    def look(self) -> str:
+        """Nothing beside this process can fail."""
+        return ""
 
     def forget(self, seq_ids: list[int]) -> None:
         """Let go of sequences that will not be planned again."""

@@ -91,6 +91,27 @@ class SwapFile:
         return slot * self.slot_bytes
 
 
+def path_of_rank(path: str, rank: int) -> str:
+    """The path that a rank uses, where several have a swap file each."""
+    return path if rank == 0 else f"{path}.rank{rank}"
+
+
+def remove_left(path: str, pid: int) -> None:
+    """Remove the name that process `pid`, which was killed, has left there. Anything else there stays."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.pread(descriptor, len(MARKER) + 32, 0) == _mark(pid) and _is_at(descriptor, path):
+                os.unlink(path)
+        finally:
+            os.close(descriptor)
+
+
+def _mark(pid: int) -> bytes:
+    return MARKER + str(pid).encode() + b"\n"
+
+
 def _take_name(path: str) -> int:
     """Make (or take over) the marker at `path` and lock it; its descriptor."""
     while True:
@@ -104,7 +125,7 @@ def _take_name(path: str) -> int:
                 os.close(descriptor)
                 continue
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, MARKER + str(os.getpid()).encode() + b"\n", 0)
+            os.pwrite(descriptor, _mark(os.getpid()), 0)
         except OSError as error:
             os.close(descriptor)
             raise InvalidConfig(f"swap_path={path!r}: the file can't be used: {error}") from error

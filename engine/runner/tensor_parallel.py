@@ -5,19 +5,22 @@ Each rank has a runner and sequences of its own and samples the same tokens. No 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from ...models import load_generation_defaults, load_tokenizer
+from ...errors import EngineDead
+from ...models import load_config, load_generation_defaults, load_tokenizer
+from ...models.parallel import check_size
 from ..config import EngineConfig
 from ..plan import MoveResult, RankTimes, StepPlan, StepResult
 from .loaded import Loaded
 from .tensor_parallel_codec import PlanEncoder
 from .tensor_parallel_memory import SLOTS
 from .tensor_parallel_messages import Done, FinishMoves, Moved
-from .tensor_parallel_ranks import Ranks
+from .tensor_parallel_ranks import Phase, Ranks
 
 MODEL_RANK = f"{__name__.rpartition('.')[0]}.tensor_parallel_model:build"
 TIMES_S = 0.02  # for the other ranks to tell how long a step took, where nothing else is in flight: mostly 20 us do
@@ -67,7 +70,7 @@ class TensorParallelRunner:
 
     Raises:
         InvalidConfig, UnknownModel, ModelLoadError: what a rank can't work with.
-        EngineDead: a rank's process ended.
+        EngineDead: a rank's process ended, hangs or failed.
     """
 
     def __init__(
@@ -105,7 +108,7 @@ class TensorParallelRunner:
         """Give the plan to the ranks; doesn't wait for them.
 
         Raises:
-            RuntimeError: a rank has died, hangs or failed.
+            EngineDead: a rank has died, hangs or failed.
         """
         self._require_sound()
         step = RankStep(self._number + 1, plan)
@@ -127,7 +130,7 @@ class TensorParallelRunner:
         """Wait for rank 0's result of a step, or, for a plan without sequences, for every rank's moves.
 
         Raises:
-            RuntimeError: a rank has died, hangs or failed.
+            EngineDead: a rank has died, hangs or failed.
         """
         self._require_sound()
         began = time.monotonic_ns()
@@ -162,22 +165,29 @@ class TensorParallelRunner:
         """Whether all ranks live, as far as is known."""
         return not self._ranks.fault
 
+    def look(self) -> str:
+        """Whether all ranks live and beat: why not, or ""."""
+        if not self._ranks.fault:
+            with contextlib.suppress(EngineDead):
+                self._receive(Phase.RESTING)
+        return self._ranks.fault
+
     def close(self) -> None:
         """End the ranks' processes."""
         self._ranks.close()
 
     def _require_sound(self) -> None:
         if self._ranks.fault:
-            raise RuntimeError(self._ranks.fault)
+            raise EngineDead(self._ranks.fault)
 
     def _wait_for_all(self, number: int) -> None:
         while len(self._answers[number]) < self._ranks.size:
             self._receive()
         del self._answers[number]
 
-    def _receive(self) -> None:
+    def _receive(self, phase: Phase = Phase.STEPPING) -> None:
         """Take what ranks say."""
-        for rank, report in self._ranks.receive():
+        for rank, report in self._ranks.receive(phase):
             if isinstance(report, Done):
                 self._results[report.number] = report.result
                 self._take_moves(rank, report.result.moved)
@@ -226,10 +236,11 @@ def load_ranks(config: EngineConfig) -> Loaded:
 
     Raises:
         InvalidConfig, UnknownModel, ModelLoadError: what is wrong, in words.
-        EngineDead: a rank's process ended.
+        EngineDead: a rank's process ended, hangs or failed.
     """
     began = time.monotonic()
     logger.info("loading %s onto %d ranks", config.model, config.tensor_parallel_size)
+    check_size(load_config(config.model), config.tensor_parallel_size)  # before any process is started
     ranks = Ranks(config.tensor_parallel_size)  # they load their libraries meanwhile
     try:
         tokenizer = load_tokenizer(config.model)

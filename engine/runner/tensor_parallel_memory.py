@@ -13,7 +13,10 @@ WORDS = 64  # of 8 bytes, in a rank's cell
 SLOTS = 4  # plans that are kept; two steps are in flight at most
 FIRST_SLOT = 1 << 16  # bytes of a slot to begin with
 TIMES = 16  # steps whose times a cell keeps
-_BEATS, _TAKEN, _STEP, _PLACE, _MOVED, _FIRST_TIME = 0, 1, 2, 3, 4, 8
+_BEATS, _TAKEN, _STEP, _PLACE, _MOVED, _STAGE, _FIRST_TIME = 0, 1, 2, 3, 4, 5, 8
+# What a rank does until it is ready, in this order.
+STAGES = ("starting its process", "loading its libraries", "meeting the other ranks", "loading its part of the model",
+          "making room for KV and warming up")  # fmt: skip
 
 
 def make_shared_memory(size: int) -> int:
@@ -120,6 +123,14 @@ class Progress:
     def distance(self) -> int:
         """Rises whenever some rank gets further, with a step or with the blocks that one may wait for."""
         return sum(self._words[cell + _PLACE] + self._words[cell + _MOVED] for cell in self._ranks)
+
+    def enter(self, rank: int, stage: int) -> None:
+        """Say that the rank begins with `STAGES[stage]`."""
+        self._words[rank * WORDS + _STAGE] = stage
+
+    def stages(self) -> list[int]:
+        """Where in `STAGES` each rank is."""
+        return [self._words[cell + _STAGE] for cell in self._ranks]
 
     def take(self, rank: int, number: int) -> None:
         """Say that the rank needs the slot of message `number` no more."""

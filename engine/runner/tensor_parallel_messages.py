@@ -87,6 +87,8 @@ class Failed(Record, tag="failed"):
     """The rank can't go on."""
 
     fault: Fault
+    t: int  # monotonic ns: the others fail after the first
+    trace: str = ""  # where it happened, of an error that nobody expects
 
 
 Order = Union[Start, Meet, Pool, Step, FinishMoves, Close]

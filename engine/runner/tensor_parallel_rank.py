@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ...errors import NanolensError
 from ..config import EngineConfig
 from ..messages import Fault
 from ..plan import StepPlan
@@ -48,10 +50,9 @@ from .tensor_parallel_messages import (
 )
 
 BEAT_S = 0.2
+MAX_TRACE = 20_000  # characters
 LEAVE_S = 2.0  # for the main thread to end by itself when the driver is gone
 _PR_SET_PDEATHSIG = 1
-
-logger = logging.getLogger("nanolens.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +83,16 @@ class RankSetup:
         num_tokens: ids from here on are never sampled.
         move_on: to be called by the main thread within a step at places that all ranks come to, before it waits there
             for others: the rank that has come to the fewest is the one that hangs.
+        enter: to be called with the index in STAGES (tensor_parallel_memory) of what is done next.
     """
 
-    def __init__(self, start: Start, size: int, connection: Connection, move_on: Callable[[], None]) -> None:
+    def __init__(
+        self, start: Start, size: int, connection: Connection, move_on: Callable[[], None], enter: Callable[[int], None]
+    ) -> None:
         self.config: EngineConfig = start.config
         self.rank, self.size = start.rank, size
         self.num_tokens = start.num_tokens
-        self.move_on = move_on
+        self.move_on, self.enter = move_on, enter
         self._connection = connection
 
     def publish(self, address: str) -> None:
@@ -210,13 +214,11 @@ def main(connection_fd: int, memory: int, rank: int, size: int, parent: int) -> 
     code = 0
     try:
         _run(connection, memory, progress, size, heart)
-    except (EOFError, BrokenPipeError):
-        code = 1  # the driver is gone
-    except BaseException as error:
+    except BaseException as error:  # told to the driver, which alone knows whether it is the cause; if it is there
         code = 1
-        logger.exception("rank %d can't go on", rank)
+        trace = "" if isinstance(error, NanolensError) else traceback.format_exc()[-MAX_TRACE:]
         with contextlib.suppress(OSError):
-            connection.send_bytes(encode(Failed(Fault.of(error))))
+            connection.send_bytes(encode(Failed(Fault.of(error), time.monotonic_ns(), trace)))
     sys.stdout.flush()
     sys.stderr.flush()
     if code:
@@ -229,9 +231,11 @@ def _run(connection: Connection, memory: int, progress: Progress, size: int, hea
         raise RuntimeError(f"a rank's first message is {type(start).__name__}, not its start")
     if start.dies_with_parent:
         _die_with_parent(start.parent)
+    enter = partial(progress.enter, start.rank)
+    enter(1)
     module, _, function = start.target.partition(":")
     build: Callable[[RankSetup], BuiltRank] = getattr(importlib.import_module(module), function)
-    built = build(RankSetup(start, size, connection, partial(progress.move_on, start.rank)))
+    built = build(RankSetup(start, size, connection, partial(progress.move_on, start.rank), enter))
     runner, heart.num_filed = built.runner, built.num_filed
     gc.collect()
     gc.freeze()  # what loading left lives as long as the rank

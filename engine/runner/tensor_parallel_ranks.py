@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -10,13 +11,16 @@ import subprocess
 import sys
 import threading
 import time
+from enum import Enum, auto
 from multiprocessing.connection import Connection, Pipe
+from typing import NoReturn
 
-from ...errors import EngineDead, OutOfDeviceMemory
+from ...errors import EngineDead, NanolensError, OutOfDeviceMemory
 from ..config import EngineConfig
 from ..core_link import how_it_ended
 from ..request import describe
-from .tensor_parallel_memory import PlanWriter, Progress, make_shared_memory
+from .swap_file import path_of_rank, remove_left
+from .tensor_parallel_memory import STAGES, PlanWriter, Progress, make_shared_memory
 from .tensor_parallel_messages import (
     Close,
     Failed,
@@ -30,7 +34,7 @@ from .tensor_parallel_messages import (
     decode_report,
     encode,
 )
-from .tensor_parallel_watch import LOOK_S, Watch
+from .tensor_parallel_watch import LOAD_HANG_S, LOOK_S, REST_LOOK_S, Watch, work_of
 
 CLOSE_S = 10.0  # for ranks to end in order
 TELL_S = 0.3  # for a rank that hangs to write down where it is
@@ -46,6 +50,16 @@ _PROGRAM = (
     "from {module} import main; main({connection}, {memory}, {rank}, {size}, {parent})"
 )
 _MODULE = f"{__name__.rpartition('.')[0]}.tensor_parallel_rank"
+
+logger = logging.getLogger("nanolens.engine")
+
+
+class Phase(Enum):
+    """What ranks are doing, and so what they are watched for."""
+
+    LOADING = auto()  # beats may be late
+    STEPPING = auto()  # they have to beat, and to get further
+    RESTING = auto()  # they have to beat; nothing is due, so nothing is waited for
 
 
 class Ranks:
@@ -66,7 +80,9 @@ class Ranks:
         self._connections: list[Connection] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._closed = False
+        self._loading, self._resting = Watch(size, LOAD_HANG_S), Watch(size, look_s=REST_LOOK_S)
         self._beating, self._moving = Watch(size), Watch(1)
+        self._swap_path: str | None = None
         self._patience = ""
         self._fd = make_shared_memory(size)
         self.progress = Progress(self._fd, size)
@@ -111,8 +127,9 @@ class Ranks:
 
         Raises:
             InvalidConfig, UnknownModel, ModelLoadError: what a rank can't work with.
-            EngineDead: a rank's process ended.
+            EngineDead: a rank's process ended, hangs or failed.
         """
+        self._swap_path = config.swap_path
         self._moving = Watch(1, config.rank_timeout_s)
         self._patience = f"{config.rank_timeout_s:g} s (rank_timeout_s)"
         is_main = threading.current_thread() is threading.main_thread()
@@ -121,7 +138,7 @@ class Ranks:
         pools: dict[int, int] = {}
         ready: dict[int, Ready] = {}
         while len(ready) < self.size:
-            for rank, report in self.receive(beating=False):
+            for rank, report in self.receive(Phase.LOADING):
                 if isinstance(report, Meet):
                     for other in range(1, self.size):
                         self.send(other, report)
@@ -158,19 +175,19 @@ class Ranks:
         """
         self.send_all(Step(number, self._plans.write(number, data), len(data)))
 
-    def receive(self, beating: bool = True) -> list[tuple[int, Report]]:
+    def receive(self, phase: Phase = Phase.STEPPING) -> list[tuple[int, Report]]:
         """What ranks say, soon: nothing after a while in which they said nothing.
 
         Args:
-            beating: whether ranks have failed that don't beat, or don't get further (not while they load, where beats
-                may be late).
+            phase: what they are doing.
 
         Raises:
-            RuntimeError: a rank has died, hangs or tells of an error; all are ended then.
+            EngineDead: a rank has died, hangs or tells of an error; all are ended then.
+            InvalidConfig, UnknownModel, ModelLoadError: what a rank can't load.
         """
         found: list[tuple[int, Report]] = []
         failed: dict[int, Failed | None] = {}
-        for fd, _ in self._poll.poll(LOOK_S * 1000):
+        for fd, _ in self._poll.poll(0 if phase is Phase.RESTING else LOOK_S * 1000):
             rank = self._rank_of[fd]
             try:
                 report = decode_report(self._connections[rank].recv_bytes())
@@ -182,8 +199,15 @@ class Ranks:
             else:
                 found.append((rank, report))
         if failed:
-            self._fail(failed, starting=not beating)
-        if beating:
+            self._fail(failed, starting=phase is Phase.LOADING)
+        if phase is Phase.LOADING:
+            self._look_at_loading()
+            return found
+        watch = self._beating if phase is Phase.STEPPING else self._resting
+        silent = watch.look(self.progress.beats())
+        if silent is not None:
+            self._break(silent, "hangs: its process gives no sign of life")
+        if phase is Phase.STEPPING:
             self._look()
         return found
 
@@ -192,10 +216,13 @@ class Ranks:
         self._beating.reset()
         self._moving.reset()
 
-    def _look(self) -> None:
-        rank = self._beating.look(self.progress.beats())
+    def _look_at_loading(self) -> None:
+        beats = self.progress.beats()
+        rank = self._loading.look([beat + work_of(pid) for beat, pid in zip(beats, self.pids, strict=True)])
         if rank is not None:
-            self._break(rank, "hangs: its process gives no sign of life")
+            self._end_start(rank, f"hangs while {self._stage(rank)}: no sign of life for {LOAD_HANG_S:g} s")
+
+    def _look(self) -> None:
         if self._moving.look([self.progress.distance()]) is None:
             return
         places = self.progress.places()
@@ -219,28 +246,46 @@ class Ranks:
             if killed or time.monotonic() > deadline:
                 break
             time.sleep(LOOK_S / 10)
-        told = next(((rank, report) for rank, report in failed.items() if report is not None), None)
-        if told is not None and not killed:
-            rank, report = told
-            if starting:
-                self.kill()
-                raise report.fault.unpack()
-            error = report.fault.unpack()
-            self._break(rank, f"failed: {describe(error)}", _SHORT if isinstance(error, OutOfDeviceMemory) else "")
+        told = [(report.t, rank, report) for rank, report in failed.items() if report is not None]
+        if told and not killed:
+            _, rank, report = min(told, key=lambda each: each[0])
+            self._tell(rank, report, starting)
         rank = killed[0] if killed else next(iter(failed))
         code = codes[rank]
         how = "closed its pipe" if code is None else how_it_ended(code)
         if starting:
-            self.kill()
-            raise EngineDead(f"rank {rank} of {self.size} {how} while it started; its messages are on stderr")
+            self._end_start(rank, f"{how} while it started ({self._stage(rank)}); its messages are on stderr")
         self._break(rank, how)
 
-    def _break(self, rank: int, how: str, advice: str = "") -> None:
+    def _tell(self, rank: int, report: Failed, starting: bool) -> NoReturn:
+        """End with a rank's own error."""
+        error = report.fault.unpack()
+        if report.trace:
+            logger.error("rank %d of %d failed\n%s", rank, self.size, report.trace.rstrip())
+        if not starting:
+            self._break(rank, f"failed: {describe(error)}", _SHORT if isinstance(error, OutOfDeviceMemory) else "")
+        if isinstance(error, NanolensError) and not isinstance(error, EngineDead):  # words for whoever starts it
+            self.kill()
+            raise error
+        stages = self.progress.stages()
+        behind = "".join(f"; rank {other} is {STAGES[at]}" for other, at in enumerate(stages) if at < stages[rank])
+        what = error if isinstance(error, EngineDead) else f"failed while {self._stage(rank)}: {describe(error)}"
+        self._end_start(rank, f"{what}{behind}")
+
+    def _stage(self, rank: int) -> str:
+        return STAGES[self.progress.stages()[rank]]
+
+    def _end_start(self, rank: int, how: str) -> NoReturn:
+        self.fault = f"rank {rank} of {self.size} (process {self._processes[rank].pid}) {how}"
+        self.kill()
+        raise EngineDead(self.fault)
+
+    def _break(self, rank: int, how: str, advice: str = "") -> NoReturn:
         step = self.progress.step(rank)
         last = "it has begun no step" if step is None else f"its last step was {step}"
         self.fault = f"rank {rank} of {self.size} (process {self._processes[rank].pid}) {how}; {last}{advice}"
         self.kill()
-        raise RuntimeError(self.fault)
+        raise EngineDead(self.fault)
 
     def close(self) -> None:
         """Let the ranks end in order, and end those that don't. In a fork of the driver, nothing is done."""
@@ -265,8 +310,10 @@ class Ranks:
         for process in self._processes:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
-        for process in self._processes:
+        for rank, process in enumerate(self._processes):
             process.wait()
+            if self._swap_path is not None:
+                remove_left(path_of_rank(self._swap_path, rank), process.pid)
         for connection in self._connections:
             connection.close()
         self._plans.close()

@@ -86,6 +86,10 @@ class ScriptedRunner:
         event = self._script.next
         return not (isinstance(event, EngineError) and event.message.endswith(UNSOUND))
 
+    def look(self) -> str:
+        """Nothing fails between two steps."""
+        return ""
+
     def close(self) -> None:
         """There is nothing to give back."""
 

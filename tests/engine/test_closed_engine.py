@@ -48,6 +48,15 @@ def test_a_closed_engine_says_so_and_leaves_its_runner_alone(use: str, monkeypat
     with pytest.raises(EngineDead, match=r"^the engine is closed$"):
         USES[use](llm)
     assert launched == []
+
+
+@pytest.mark.parametrize("use", ["generate", "chat", "stream"])
+def test_a_runner_that_has_failed_meanwhile_is_told_by_the_next_call(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = tiny_llm()
+    monkeypatch.setattr(llm.engine.core.runner, "look", lambda: "rank 1 was killed")
+    with pytest.raises(EngineDead, match=r"^rank 1 was killed$"):
+        USES[use](llm)
+    assert not llm.engine.core.requests
     assert not llm.engine.has_work
 
 

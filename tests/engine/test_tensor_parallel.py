@@ -147,7 +147,7 @@ def test_closing_leaves_no_process_and_no_memory() -> None:
 
 @pytest.mark.parametrize(("target", "error", "words"), [
     ("build_refused", InvalidConfig, "num_blocks=7: must be something else"),
-    ("build_dying", EngineDead, "rank 1 of 2 exited with code 3 while it started"),
+    ("build_dying", EngineDead, r"rank 1 of 2 \(process \d+\) exited with code 3 while it started \(loading "),
 ])  # fmt: skip
 def test_a_rank_that_can_not_start_ends_the_others(target: str, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):

@@ -47,6 +47,9 @@ class QuickRunner:
     def is_sound(self) -> bool:
         return True
 
+    def look(self) -> str:
+        return ""
+
     def close(self) -> None:
         pass
 

@@ -59,6 +59,7 @@ class FakeRunner:
         self.moved: list[MoveResult] = []
         self.move_delay = 0  # collects that a move takes; a launched move's data is in place at once
         self.sound = True
+        self.fault = ""
         self.fail_move: Callable[[BlockMove], str] = lambda move: ""
         self.bad_slots: set[int] = set()
         self.vocab_size = VOCAB_SIZE
@@ -117,6 +118,9 @@ class FakeRunner:
 
     def is_sound(self) -> bool:
         return self.sound
+
+    def look(self) -> str:
+        return self.fault
 
     def _move(self, move: BlockMove) -> None:
         error = self.fail_move(move)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import signal
+import sys
 import time
 from collections import deque
 from functools import partial
@@ -15,9 +17,10 @@ from fake_engine import MAX_MODEL_LEN, FakeEngine, FakeRunner
 from nanolens import errors
 from nanolens.engine.config import EngineConfig
 from nanolens.engine.plan import StepPlan, StepResult
+from nanolens.engine.runner.swap_file import SwapFile, path_of_rank
 from nanolens.engine.runner.tensor_parallel import TensorParallelRunner
 from nanolens.engine.runner.tensor_parallel_rank import BuiltRank, RankSetup
-from nanolens.errors import InvalidConfig
+from nanolens.errors import EngineDead, InvalidConfig
 
 
 class FakeRankRunner(FakeRunner):
@@ -93,6 +96,51 @@ def build_dying(setup: RankSetup) -> BuiltRank:
         os._exit(3)
     setup.agree(1)
     raise AssertionError("never agreed")
+
+
+def build_stopped(setup: RankSetup) -> BuiltRank:
+    """A rank whose process is stopped while it starts."""
+    if setup.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return build(setup)
+
+
+def build_busy(setup: RankSetup) -> BuiltRank:
+    """A rank that lets no other thread of its process run for a while."""
+    if setup.rank == 1:
+        sys.setswitchinterval(100.0)
+        end = time.monotonic() + 2.5
+        while time.monotonic() < end:
+            pass
+        sys.setswitchinterval(0.005)
+    return build(setup)
+
+
+def build_alone(setup: RankSetup) -> BuiltRank:
+    """Rank 0 gives up waiting for the others."""
+    if setup.rank == 0:
+        setup.enter(2)
+        raise EngineDead("could not meet the other ranks within 600 s: wait timeout")
+    hang_for_ever()
+    raise AssertionError("never comes here")
+
+
+def build_broken(setup: RankSetup) -> BuiltRank:
+    """A rank that fails while it starts."""
+    if setup.rank == 1:
+        raise ValueError("as asked")
+    return build(setup)
+
+
+def build_swapping(setup: RankSetup) -> BuiltRank:
+    """A fake rank with a swap file, rank 0's first."""
+    path = setup.config.swap_path or ""
+    if setup.rank > 0:
+        setup.address()
+    file = SwapFile(path_of_rank(path, setup.rank), 4, 64)
+    if setup.rank == 0:
+        setup.publish("here")
+    return BuiltRank(FakeRankRunner(setup), close=file.close)
 
 
 def make_ranks(config: EngineConfig, target: str = "build") -> TensorParallelRunner:
