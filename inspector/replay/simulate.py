@@ -83,19 +83,19 @@ class WhatIf:
         """
         settings = settings or []
         config, num_blocks = changed_start(self.recording.started, settings)
-        self._check(config, num_blocks)
+        self._check(config, num_blocks, ", ".join(map(str, settings)) or "nothing changed")
         simulation = _Simulation(self, config, num_blocks)
         tracks = simulation.run()
         return Simulated(settings, config, figures(tracks, self.story.cut), tracks, simulation.unended())
 
-    def _check(self, config: EngineConfig, num_blocks: int) -> None:
+    def _check(self, config: EngineConfig, num_blocks: int, settings: str) -> None:
         recording, size = self.recording, config.block_size
         for arrived in recording.arrivals:
             most = max((self.story.lives[seq].num_tokens for seq in arrived.seqs), default=0)
             if most > num_blocks * size:
                 raise InvalidConfig(
-                    f"num_blocks={num_blocks} with block_size={size}: request {arrived.request} came to {most} tokens, "
-                    f"the pool holds {num_blocks * size}; at least {-(-most // size)} blocks are needed"
+                    f"{settings}: request {arrived.request} came to {most} tokens, the pool holds {num_blocks * size} "
+                    f"({num_blocks} blocks of {size}); at least {-(-most // size)} blocks are needed"
                 )
             has_block = arrived.num_prompt_tokens >= recording.started.block_size
             if config.prefix_cache and has_block and not arrived.block_hashes:

@@ -212,6 +212,7 @@ def test_a_range_rises_in_equal_ratios_and_a_list_is_taken_as_it_is(tmp_path: Pa
         (["--sweep", "num_blocks=1,2"], "blocks are needed"),
         (["--set", "max_num_seqs=0x"], "max_num_seqs=0x: must be a number above 0 before the x"),
         (["--set", "num_blocks=3"], "blocks are needed"),
+        (["--set", "block_size=8", "--set", "num_blocks=2"], "trace: block_size=8, num_blocks=2: request req-"),
         (["--set", "max_prefill_chunk=2x"], "nothing to multiply: it was None"),
         (["--set", "policy=best"], "must be one of fcfs, priority, sjf"),
         (["--set", "policy=sjf", "--set", "policy=fcfs"], "named twice"),
