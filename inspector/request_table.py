@@ -44,15 +44,21 @@ def row(breakdown: Breakdown, wall_offset_ns: int, parts: Sequence[str]) -> list
         request.priority,
         len(request.seqs),
         request.num_prompt_tokens,
-        finished.num_output_tokens if finished else breakdown.track.num_output_tokens,
+        output_tokens(breakdown),
         finished.num_cached_tokens if finished else "",
-        len(breakdown.track.preemptions),
+        sum(len(track.preemptions) for track in breakdown.siblings),
         breakdown.total_ns,
         breakdown.ttft_ns or "",
         "" if itl is None else round(itl),
     ]
     values += [breakdown.parts.get(part, 0) for part in parts]
     return values + [breakdown.ttft_parts.get(part, 0) for part in parts]
+
+
+def output_tokens(breakdown: Breakdown) -> int:
+    """Tokens that all sequences of a request have, its own count where it has ended."""
+    finished = breakdown.request.finished
+    return finished.num_output_tokens if finished else sum(track.num_output_tokens for track in breakdown.siblings)
 
 
 def itl_ns(breakdown: Breakdown) -> float | None:
@@ -131,7 +137,7 @@ def request_table(breakdowns: Iterable[Breakdown], wall_offset_ns: int) -> Reque
         np.array([b.ttft_ns or np.nan for b in found], dtype=np.float64),
         np.array([np.nan if (itl := itl_ns(b)) is None else itl for b in found], dtype=np.float64),
         np.array([b.request.num_prompt_tokens for b in found], dtype=np.int64),
-        np.array([b.track.num_output_tokens for b in found], dtype=np.int64),
+        np.array([output_tokens(b) for b in found], dtype=np.int64),
         np.array([b.request.priority for b in found], dtype=np.int64),
         _matrix([b.parts for b in found]),
         _matrix([b.ttft_parts for b in found]),

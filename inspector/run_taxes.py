@@ -14,13 +14,14 @@ from .request_table import Ints, RequestTable
 
 @dataclass(frozen=True, slots=True)
 class CacheLookups:
-    """Tokens of all first admissions: looked up, found, and missed by reason."""
+    """Tokens of all first admissions: looked up, found, copied from a sibling, and missed by reason."""
 
     queried: int
     hit: int
     never_seen: int
     evicted: int
     sub_block: int
+    copied: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +88,14 @@ def run_taxes(latency: Latency, table: RequestTable) -> RunTaxes:
 
 
 def _cache(latency: Latency) -> CacheLookups:
-    found = [track.matched for track in latency.tracks.tracks.values() if track.matched is not None]
+    tracks = [track for track in latency.tracks.tracks.values() if track.matched is not None]
+    found = [track.matched for track in tracks if track.matched is not None]
+    missed = Counter[str]()
+    for track in tracks:
+        missed.update(track.missed)
     return CacheLookups(
-        sum(e.queried for e in found), sum(e.hit for e in found), sum(e.never_seen for e in found),
-        sum(e.evicted for e in found), sum(e.sub_block for e in found),
+        sum(e.queried for e in found), sum(e.hit for e in found), missed["never_seen"], missed["evicted"],
+        missed["sub_block"], sum(e.sub_block for e in found) - missed["sub_block"],
     )  # fmt: skip
 
 

@@ -198,7 +198,8 @@ def tax_lines(taxes: RunTaxes, columns: int) -> list[str]:
     cache, recompute, host = taxes.cache, taxes.recompute, taxes.host
     missed = ((cache.never_seen, "never seen"), (cache.evicted, "evicted"), (cache.sub_block, "sub-block"))
     reasons = ", ".join(f"{count:,} {name} ({share(count, cache.queried)})" for count, name in missed if count)
-    looked = f"{cache.hit:,} of {cache.queried:,} prompt tokens hit ({share(cache.hit, cache.queried)})"
+    copied = f", {cache.copied:,} copied from siblings" if cache.copied else ""
+    looked = f"{cache.hit:,} of {cache.queried:,} prompt tokens hit ({share(cache.hit, cache.queried)}){copied}"
     lines = [f"prefix cache: {looked}" + (f"; missed {reasons}" if reasons else "")]
     causes = ", ".join(f"{count:,} {cause}" for cause, count in recompute.preemptions.items())
     again = share(recompute.recomputed_tokens, recompute.prefill_tokens)

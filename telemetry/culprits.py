@@ -219,14 +219,14 @@ class CulpritFinder:
         return [Culprit("reader", track.request, -1, total, words)]
 
     def _misses(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
-        e = track.matched
-        missed = e.queried - e.hit if e is not None else 0
-        if e is None or missed <= 0:
+        e, missed = track.matched, track.missed
+        whole = sum(missed.values())
+        if e is None or not whole:
             return []
         return [
-            Culprit("miss", "", -1, round(total * count / missed), f"{count_words(count, 'token')} {words}", e.step)
+            Culprit("miss", "", -1, round(total * count / whole), f"{count_words(count, 'token')} {words}", e.step)
             for name, words in MISSES
-            if (count := getattr(e, name))
+            if (count := missed[name])
         ]
 
     def _gap(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .events import (
+    BlockCopied,
     BlocksAllocated,
     BlocksFreed,
     BlocksSwapped,
@@ -39,6 +40,12 @@ def _matched(tracks: LatencyTracks, e: PrefixMatched) -> None:
 
 def _allocated(tracks: LatencyTracks, e: BlocksAllocated) -> None:
     tracks.tracks[e.seq].hold(e.t, len(e.cached) + len(e.new))
+
+
+def _copied(tracks: LatencyTracks, e: BlockCopied) -> None:
+    track = tracks.tracks[e.seq]
+    if not any(run.chunks for run in track.runs):
+        track.num_copied_tokens = e.num_tokens
 
 
 def _freed(tracks: LatencyTracks, e: BlocksFreed) -> None:
@@ -99,6 +106,7 @@ TRACK_HANDLERS: dict[type, Callable[[LatencyTracks, Any], None]] = {
     RequestFinished: _request_finished,
     PrefixMatched: _matched,
     BlocksAllocated: _allocated,
+    BlockCopied: _copied,
     BlocksFreed: _freed,
     BlocksSwapped: _swapped,
     SwapFinished: _swap_finished,

@@ -48,6 +48,7 @@ class Track:
     Attributes:
         known_t: from when on the journal tells of it: its arrival, or the keyframe that it was joined at.
         gaps: (begin, end) of what the journal lost.
+        num_copied_tokens: of its prompt, copied from a sibling at its first admission: neither cached nor computed.
         blocks: pairs of a time and the device blocks held from then on.
         end_t: when it ended; 0 while it lives.
         is_end_lost: it ended in what the journal lost, at `end_t` at the latest.
@@ -67,6 +68,7 @@ class Track:
     blocks: array[int] = field(default_factory=lambda: array("q"))
     num_blocks: int = 0
     matched: PrefixMatched | None = None
+    num_copied_tokens: int = 0
     status: str = ""
     reason: str = ""
     end_t: int = 0
@@ -76,6 +78,25 @@ class Track:
     num_output_tokens: int = 0
     high: int = 0  # most tokens that it ever had computed
     decode_from: tuple[int, int] | None = None  # (first step, keys) of the decodes that are going on
+
+    @property
+    def num_prompt_computed(self) -> int:
+        """Tokens of its prompt that it computed, each once, as far as the journal tells."""
+        return sum(
+            max(0, min(start + count, self.num_prompt_tokens) - start - known)
+            for run in self.runs
+            for _, start, count, known in run.chunks
+        )
+
+    @property
+    def missed(self) -> dict[str, int]:
+        """Why tokens of its prompt were not cached -> how many of them it had to compute, as of its first admission."""
+        e = self.matched
+        if e is None:
+            return {}
+        # What a sibling's block gave it is in its last block, which is not full.
+        sub_block = max(0, e.sub_block - self.num_copied_tokens)
+        return {"evicted": e.evicted, "never_seen": e.never_seen, "sub_block": sub_block}
 
     def rest(self, part: str, t: int, reason: str, after: str) -> None:
         """Begin a time in which it does not run."""

@@ -14,6 +14,7 @@ from .culprits import HEAD_REASONS, CulpritFinder
 from .ending import Ending, ending_of
 from .latency import Breakdown, Latency
 from .life_pieces import LifePiece, life_pieces
+from .tracks import Track
 from .verdict_words import Cause, advice, own_words, share_words, words
 
 OWN = ("own", "running")  # causes that are nobody else's, or are not known to be
@@ -27,7 +28,8 @@ _CAUSES = {
     "paused": "paused", "back_pressure": "back_pressure", "unknown": "unknown", "queue_head_of_line": "head_of_line",
 }  # fmt: skip
 _BEHIND = {"holder": "no_blocks", "runner": "sequence_cap", "chunks": "token_budget", "decodes": "token_budget"}
-_BESIDE = ("holder", "runner", "chunks", "prefill", "batch", "step")  # kinds that a sibling can be
+_BESIDE = ("holder", "runner", "chunks", "prefill", "batch", "step", "preemptor", "lost")  # what a sibling can be
+SIBLINGS = "its siblings"  # whom they are named by
 _ALIVE = {  # what became of the engine -> what goes round the time of a request that has not ended
     "live": ("lives and has taken", ""),
     "dead": ("had taken", " when its engine died"),
@@ -76,10 +78,11 @@ def verdict(
     until = track.first_token_t if by == "ttft" else breakdown.end_t
     limits = _limits(latency) | {"prefill_interference": finder.largest_chunk(track, until)}
     times = _times(parts, culprits, finder.behind_heads(track, until))
-    behind = _culprits_of_causes(culprits, set(breakdown.request.seqs))
+    behind = _culprits_of_causes(culprits, set(breakdown.request.seqs), track.seq)
+    own = _own_words(track, by, bool(times.get("evicted")))
     causes = sorted(
         (
-            Cause(name, ns, tuple(behind.get(name, ())), limits.get(name, 0), _own_words(breakdown, by))
+            Cause(name, ns, tuple(behind.get(name, ())), limits.get(name, 0), own)
             for name, ns in times.items()
             if ns
         ),
@@ -168,8 +171,14 @@ def _times(
     return found
 
 
-def _culprits_of_causes(culprits: Mapping[str, list[Culprit]], own: Set[int]) -> dict[str, list[Culprit]]:
-    """Cause -> its culprits over all parts, one of a request, the heaviest first; `own` are its own sequences."""
+def _culprits_of_causes(culprits: Mapping[str, list[Culprit]], own: Set[int], seq: int) -> dict[str, list[Culprit]]:
+    """Cause -> its culprits over all parts, one of a request, the heaviest first.
+
+    Args:
+        culprits: part -> its culprits.
+        own: the request's sequences.
+        seq: the one of them whose time it is.
+    """
     grouped: dict[str, dict[tuple[str, str], list[Culprit]]] = {}
     for part, found in culprits.items():
         for culprit in found:
@@ -180,8 +189,8 @@ def _culprits_of_causes(culprits: Mapping[str, list[Culprit]], own: Set[int]) ->
                 cause = _BEHIND.get(culprit.kind, "")
             elif part == "own_prefill":
                 cause = "evicted" if "evicted" in culprit.words else ""
-            if culprit.seq in own and culprit.kind in _BESIDE:
-                culprit = replace(culprit, request="", words="its siblings")
+            if culprit.seq in own and culprit.seq != seq and culprit.kind in _BESIDE:
+                culprit = replace(culprit, request=SIBLINGS)
             if cause:
                 key = culprit.request, "" if culprit.request else culprit.kind + culprit.words
                 grouped.setdefault(cause, {}).setdefault(key, []).append(culprit)
@@ -194,8 +203,10 @@ def _one(same: list[Culprit]) -> Culprit:
     return Culprit(top.kind, top.request, top.seq, sum(c.weight_ns for c in same), top.words, top.step)
 
 
-def _own_words(breakdown: Breakdown, by: str) -> str:
-    track = breakdown.first if by == "ttft" else breakdown.track
-    cached = track.matched.hit if track.matched is not None else 0
-    prompt = f"{track.num_prompt_tokens - cached} of {track.num_prompt_tokens} prompt tokens computed"
+def _own_words(track: Track, by: str, evicted: bool) -> str:
+    """What a sequence did itself; tokens that were evicted, a cause of their own, don't count again."""
+    computed, besides = track.num_prompt_computed, ""
+    if evicted:
+        computed, besides = max(0, computed - track.missed["evicted"]), " besides those"
+    prompt = f"{computed} of {track.num_prompt_tokens} prompt tokens computed{besides}"
     return prompt if by == "ttft" else f"{prompt}, {track.num_output_tokens} tokens generated"

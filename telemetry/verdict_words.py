@@ -77,7 +77,7 @@ def words(cause: Cause) -> str:
     if cause.name == "evicted":
         return f"computing prompt tokens that the cache had lost: {top.words if top else ''}"
     if cause.name == "preemption":
-        return _preemption(cause, by)
+        return _preemption(cause)
     if cause.name == "swap":
         moves = f" ({top.words})" if top else ""
         return f"waiting for its KV to come back from the swap space{moves}"
@@ -99,13 +99,18 @@ def advice(cause: Cause) -> str:
     return _ADVICE.get(cause.name, "")
 
 
-def _preemption(cause: Cause, by: str) -> str:
+def _preemption(cause: Cause) -> str:
+    """Holders hold, preemptors take a place; tokens that were lost by itself are nobody's."""
     top = cause.culprits[0] if cause.culprits else None
     if top is None:
         return "after it was preempted"
     if top.kind == "holder":
-        return f"after it was preempted for want of blocks, held by {by}"
-    return f"after it lost its place to {by or 'itself'}: {top.words}"
+        held = [culprit for culprit in cause.culprits if culprit.kind == "holder"]
+        return f"after it was preempted for want of blocks, held by {who(held, cause.ns)}"
+    took = [culprit for culprit in cause.culprits if culprit.kind != "holder" and culprit.request]
+    if top.kind == "lost" and not top.request:
+        return f"computing again: {top.words}"
+    return f"after it lost its place to {who(took, cause.ns) or 'itself'}: {top.words}"
 
 
 def _longest(top: Culprit) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import csv
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from journals import busy_engine, writer_of
+from nanolens.inspector.latency_reading import read_latency
 from nanolens.inspector.trace_cli import main
+from nanolens.telemetry.events import RequestArrived, RequestFinished, SequencePreempted
 from nanolens.telemetry.latency import PARTS as ALL_PARTS
+from nanolens.telemetry.reader import JournalReader
 from planted_runs import MS, Planted, planted_events, planted_journal
 
 PARTS = tuple(part for part in ALL_PARTS if part != "rank_skew")  # of a model on one rank
@@ -39,6 +43,25 @@ def test_parts_of_each_row_add_up_to_its_times(busy: Path, tmp_path: Path) -> No
     assert {row["finish_reason"] for row in rows} >= {"length", "abort"}
     assert {int(row["sequences"]) for row in rows} == {1, 2}
     assert any(int(row["preemptions"]) for row in rows)
+
+
+def test_preemptions_and_tokens_are_those_of_all_sequences(busy: Path, tmp_path: Path) -> None:
+    owner: dict[int, str] = {}
+    preempted, generated = Counter[str](), Counter[str]()
+    for event in (event for frame in JournalReader(busy).frames() for event in frame.events):
+        if isinstance(event, RequestArrived):
+            owner |= dict.fromkeys(event.seqs, event.request)
+        elif isinstance(event, SequencePreempted):
+            preempted[owner[event.seq]] += 1
+        elif isinstance(event, RequestFinished):
+            generated[event.request] = event.num_output_tokens
+    assert main(["export", str(busy), "--csv", str(tmp_path / "out.csv")]) == 0
+    rows = {row["request"]: row for row in table(tmp_path / "out.csv")}
+    assert {name: int(row["preemptions"]) for name, row in rows.items()} == {name: preempted[name] for name in rows}
+    assert {name: int(row["output_tokens"]) for name, row in rows.items()} == {name: generated[name] for name in rows}
+    latency = read_latency(busy).latency
+    several = [b for b in latency.breakdowns() if sum(map(bool, (track.preemptions for track in b.siblings))) > 1]
+    assert several  # else those of the sequence that ended last are all there are
 
 
 def test_a_row_holds_what_was_planted(tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ from nanolens.inspector.trace_cli import main
 from nanolens.telemetry.culprit import Culprit
 from nanolens.telemetry.events import EngineContinued, EnginePaused, StepFinished
 from nanolens.telemetry.latency import Breakdown
+from planted_causes import prompt, written
 from planted_runs import MS, Planted, jittered, planted_events, planted_journal
+from timed_engine import timed_engine
 
 BASE = Planted()
 HOUR = 3_600_000_000_000
@@ -219,10 +221,23 @@ def test_hours_are_those_of_the_wall_clock(tmp_path: Path, capsys: pytest.Captur
     assert [(c["label"], c["requests"]) for c in hours] == [("2023-11-14 22h UTC", 2), ("2023-11-14 23h UTC", 2)]
 
 
+def test_what_siblings_copied_is_no_miss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two siblings find 20 of 22 tokens each, copy one, and compute the last."""
+    engine, _ = timed_engine()
+    engine.add(prompt(22), 4, n=3, temperature=1.0)
+    engine.run()
+    journal = written(engine, tmp_path / "j")
+    assert top(capsys, journal)["cache"] == {
+        "queried": 66, "hit": 40, "never_seen": 20, "evicted": 0, "sub_block": 4, "copied": 2,
+    }  # fmt: skip
+    assert main(["top", str(journal)]) == 0
+    assert "40 of 66 prompt tokens hit (61%), 2 copied from siblings; missed" in capsys.readouterr().out
+
+
 def test_cache_misses_are_counted_by_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journal = planted_journal(tmp_path / "j", [Planted(prompt=64, hit=16, evicted=32), Planted(prompt=36)])
     assert top(capsys, journal)["cache"] == {
-        "queried": 100, "hit": 16, "never_seen": 52, "evicted": 32, "sub_block": 0,
+        "queried": 100, "hit": 16, "never_seen": 52, "evicted": 32, "sub_block": 0, "copied": 0,
     }  # fmt: skip
     assert "16 of 100 prompt tokens hit (16%); missed 52 never seen (52%), 32 evicted" in " ".join(
         said(capsys, journal).split()

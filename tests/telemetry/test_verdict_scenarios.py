@@ -11,6 +11,7 @@ from nanolens.telemetry.culprit import Culprit
 from nanolens.telemetry.culprits import CulpritFinder, culprits
 from nanolens.telemetry.latency import Breakdown, Latency
 from nanolens.telemetry.verdict import Verdict, verdict
+from nanolens.telemetry.verdict_words import Cause, words
 from planted_causes import latency_of
 
 FIRST_LINES = {
@@ -179,6 +180,63 @@ def test_siblings_are_not_named_as_if_they_were_others() -> None:
     assert verdict(latency, breakdown).headline.endswith(
         "waiting for a place in the batch of 1 (max_num_seqs), taken by its siblings."
     )
+
+
+def test_what_was_copied_from_a_sibling_was_not_computed() -> None:
+    engine, _ = planted_causes.timed_engine()
+    group = engine.add(planted_causes.prompt(22), 6, n=2, temperature=1.0)
+    engine.run()
+    latency = latency_of(engine)
+    breakdown = latency.breakdown(latency.tracks.requests[group])
+    first, second = (latency.of_track(track) for track in breakdown.siblings)
+    said = verdict(latency, second)
+    assert "1 of 22 prompt tokens computed" in " ".join((said.headline, *said.sentences))
+    assert [c.words for c in said.culprits["own_prefill"]] == ["1 token in a block that is not full"]
+    assert said.culprits["own_prefill"][0].weight_ns == second.parts["own_prefill"]
+    assert "22 of 22 prompt tokens computed" in verdict(latency, first).headline
+
+
+def test_a_sibling_that_took_the_place_is_not_the_request_itself() -> None:
+    """Two siblings outgrow the pool: the later one goes for the other, and computes its tokens again."""
+    engine, _ = planted_causes.timed_engine(num_blocks=15)
+    group = engine.add(planted_causes.prompt(16), 26, n=2, temperature=1.0)
+    engine.run()
+    latency = latency_of(engine)
+    breakdown = latency.breakdown(latency.tracks.requests[group])
+    assert [e.by for e in breakdown.track.preemptions] == [breakdown.siblings[0].seq]
+    said = verdict(latency, breakdown)
+    text = " ".join((said.headline, *said.sentences))
+    assert "after it lost its place to its siblings: no_blocks, " in text
+    assert group not in text.removeprefix(group)
+
+
+def test_evicted_tokens_do_not_count_again_as_its_own_work() -> None:
+    (own,) = [line for line in told("cold_cache")[2].sentences if line.startswith("Its own work")]
+    assert own.endswith(": 4 of 80 prompt tokens computed besides those, 2 tokens generated.")
+
+
+def test_a_prompt_that_is_under_way_counts_as_far_as_it_is_computed() -> None:
+    engine, _ = planted_causes.timed_engine(max_prefill_chunk=20, num_blocks=128)
+    request = engine.add(planted_causes.prompt(100), 4)
+    planted_causes.steps(engine, 2)
+    latency = latency_of(engine)
+    said = verdict(latency, latency.breakdown(latency.tracks.requests[request]))
+    assert "for its own work: 40 of 100 prompt tokens computed, 0 tokens generated." in said.headline
+
+
+def test_only_holders_hold_and_only_a_request_takes_a_place() -> None:
+    def preemption(*culprits: Culprit) -> str:
+        return words(Cause("preemption", 100, culprits))
+
+    lost = Culprit("lost", "", 3, 10, "512 computed tokens lost in step 9 (no_blocks)")
+    given_up = Culprit("lost", "", -1, 10, "its KV was given up while it did not run")
+    holder = Culprit("holder", "slow", 1, 90, "held 90% of the blocks in use")
+    taker = Culprit("preemptor", "vip", 2, 90, "priority, 4 blocks and 8 computed tokens lost in step 3")
+    assert preemption(holder, lost) == "after it was preempted for want of blocks, held by slow (90%)"
+    assert preemption(taker, given_up) == f"after it lost its place to vip (90%): {taker.words}"
+    itself = Culprit("preemptor", "", 3, 90, "no_blocks, 4 blocks and 8 computed tokens lost in step 3")  # from spans
+    assert preemption(itself) == f"after it lost its place to itself: {itself.words}"
+    assert preemption(lost, given_up) == f"computing again: {lost.words}"
 
 
 def test_advice_names_a_setting_only_where_one_helps() -> None:
