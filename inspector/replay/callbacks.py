@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .replay import ReplayCore
 
 OPERATOR_REASONS = ("operator", "await_input")
+_COMMANDED = ("arrived", "resumed", "delivered")
 _NEVER = 1 << 62
 
 
@@ -63,6 +64,13 @@ class Callbacks:
             return False
         return not self._core.is_reading or self._has_been_read(event)
 
+    def settles(self, event: AnyEvent, request: str) -> TypeGuard[RequestFinished]:
+        """Whether this callback, of `request`, aborted another one whose sequences had all ended: only that is told."""
+        requests = self._core.requests
+        if not isinstance(event, RequestFinished) or event.request == request or request not in requests:
+            return False
+        return event.request in requests and requests[event.request].finished
+
     def _has_been_read(self, event: StatusChanged) -> bool:
         """Whether the sequences that this command and those right behind it concern have the tokens that they had then.
 
@@ -77,12 +85,29 @@ class Callbacks:
                 return True  # the reading went on
             if isinstance(later, RequestFinished) and later.finish_reason != "abort":
                 return True  # so did what called back
-            if isinstance(later, StatusChanged):
+            if isinstance(later, StatusChanged) and later.reason not in _COMMANDED:
                 if later.reason != "aborted" and not is_pause(later):
                     return True
                 if later.seq not in wasted and unread.get(later.seq, turn) < turn:
                     return False
         return True
+
+    def reads(self, request: str) -> bool:
+        """Whether it was this callback, of `request`, that read the step whose reading comes next: to pause something.
+
+        It was where something is paused then; it may also have ended in the reading. Or else where what called back
+        is not over then: the end of this request, or of all that failed with a step.
+        """
+        if self._core.is_reading:
+            return False
+        failure, lives = self._script.failure, request in self._core.requests
+        for event in self._script.frame:
+            if is_pause(event):
+                return True
+            if isinstance(event, RequestFinished):
+                if (lives and event.request == request) or (failure and event.error == failure):
+                    return True
+        return False
 
     def _all_told(self, error: EngineError) -> bool:
         """Whether the sequences have all the tokens that they had when an interrupt came."""

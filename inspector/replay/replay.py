@@ -252,13 +252,18 @@ class Replay:
         script, core = self.script, self.core
         while (event := script.next) is not None:
             if isinstance(event, SwapFinished):
+                if event.error and event.error == script.failure:
+                    return  # lost with the step that failed, once all have been called back
                 event = script.after_moves() or event
             at = script.index
             if not script.goes_on or not self._callbacks.is_due(event, self._ending):
                 return
-            reads = isinstance(event, StepFinished) and not core.is_reading and any(map(is_pause, script.frame))
-            if not self._command(event) and reads:
-                core.drain()  # for the pause
+            reads = isinstance(event, StepFinished) and self._callbacks.reads(request)
+            if not self._command(event):
+                if reads:
+                    core.drain()
+                elif self._callbacks.settles(event, request):
+                    self._abort(event.request)
             if script.index == at:
                 return
 

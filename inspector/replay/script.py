@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...telemetry.events import AnyEvent, BlocksFreed, Keyframe, StatusChanged, StepFinished, SwapFinished
+from ...telemetry.events import AnyEvent, BlocksFreed, EngineError, Keyframe, StatusChanged, StepFinished, SwapFinished
 from .comparison import differences
 from .recording import Recording
 
@@ -70,6 +70,17 @@ class Script:
         if self.index >= self._size:
             return []
         return self._events[self.index : self.recording.frame_ends[self.index]]
+
+    @property
+    def failure(self) -> str:
+        """What the last error of the engine said that came in the frame of the next event; "": none did."""
+        index, ends = self.index, self.recording.frame_ends
+        while 0 < index < self._size and ends[index - 1] == ends[index]:
+            index -= 1
+            event = self._events[index]
+            if isinstance(event, EngineError):
+                return event.message
+        return ""
 
     def clock(self) -> int:
         """The recorded time of the event that comes next."""
