@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from ..telemetry.quantile import rank
 
 PERCENTILES = (50, 90, 99)
 
@@ -31,21 +34,18 @@ class Distribution:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of the values lie, interpolated linearly between neighbours.
+    """The smallest value that at least `percent` of all do not exceed, as everywhere in this project.
 
     Args:
         ordered: rising, at least one.
         percent: 0 to 100.
     """
-    place = (len(ordered) - 1) * percent / 100
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return ordered[rank(len(ordered), percent / 100) - 1]
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle value, or the mean of the two in the middle."""
-    return percentile(sorted(values), 50)
+    """Of a few repetitions of one measurement: the middle one, or the mean of the two in the middle."""
+    return statistics.median(values)
 
 
 def ratio_of_medians(values: Sequence[float], base: Sequence[float]) -> float:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..telemetry.quantile import quantile, rank
+
 Floats = NDArray[np.float64]
 
 STATISTICS = ("mean", "p50", "p99")
@@ -48,11 +50,6 @@ class Difference:
         return self.b - self.a
 
 
-def quantile(values: Floats, q: float) -> float:
-    """The smallest value that at least q of all do not exceed; NaN of none."""
-    return float(np.sort(values)[_rank(len(values), q) - 1]) if len(values) else math.nan
-
-
 def differences(a: Floats, b: Floats, seed: int = 0, resamples: int = RESAMPLES) -> list[dict[str, Difference] | None]:
     """STATISTICS of each column of two samples; None for a column that has no value in one of them.
 
@@ -78,8 +75,8 @@ def differences(a: Floats, b: Floats, seed: int = 0, resamples: int = RESAMPLES)
 
 
 def _judge(name: str, a: Floats, b: Floats, deltas: Floats, critical: float) -> Difference:
-    tail = 100 * (1 - LEVEL) / 2
-    low, high = (float(value) for value in np.percentile(deltas, (tail, 100 - tail)))
+    tail = (1 - LEVEL) / 2
+    low, high = quantile(deltas, tail), quantile(deltas, 1 - tail)
     at_a, at_b = _value(a, name), _value(b, name)
     judged = _enough(a, name) and _enough(b, name)
     sure = not low <= 0.0 <= high and abs(at_b - at_a) > critical * float(deltas.std())
@@ -100,7 +97,7 @@ def _resampled(rows: Floats, rng: np.random.Generator, resamples: int) -> list[d
             usual = float(values.mean())
             named["mean"] = usual + math.sqrt(_likeness(values)) * (means[:, column] - usual)
             for name, q in _QUANTILES.items():
-                k = _rank(count, q)
+                k = rank(count, q)
                 alike = _likeness(_up_to(ordered[k - 1], values))
                 place = (count * rng.beta(k / alike, (count - k + 1) / alike, resamples)).astype(np.int64)
                 named[name] = ordered[np.minimum(place, count - 1)]
@@ -149,7 +146,7 @@ def _largest(spread: Sequence[dict[str, Floats]]) -> float:
             if error > 0:
                 distance = np.abs(values - values.mean()) / error
                 farthest = distance if farthest is None else np.maximum(farthest, distance)
-    return float(np.quantile(farthest, LEVEL)) if farthest is not None else 0.0
+    return quantile(farthest, LEVEL) if farthest is not None else 0.0
 
 
 def _present(column: Floats) -> Floats:
@@ -166,14 +163,10 @@ def _enough(values: Floats, name: str) -> bool:
     count = len(values)
     if name == "mean":
         return count / _likeness(values) >= LEAST
-    k = _rank(count, _QUANTILES[name])
+    k = rank(count, _QUANTILES[name])
     return (count - k) / _likeness(_up_to(np.sort(values)[k - 1], values)) >= LEAST
 
 
 def _up_to(limit: float, values: Floats) -> Floats:
     """1 where a value does not exceed the limit, else 0."""
     return (values <= limit).astype(np.float64)
-
-
-def _rank(count: int, q: float) -> int:
-    return max(1, math.ceil(q * count - 1e-9))

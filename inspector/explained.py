@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from ..telemetry.culprits import CulpritFinder
 from ..telemetry.ending import Ending
 from ..telemetry.latency import Breakdown
 from ..telemetry.life_pieces import LifePiece
+from ..telemetry.quantile import rank
 from ..telemetry.verdict import verdict
 from .latency_reading import LatencyReading
 from .route_words import Route
@@ -89,8 +89,7 @@ def ranked(totals: Mapping[Key, int], slowest: int, p99: bool) -> list[Key]:
     names = sorted(totals, key=lambda name: -totals[name])
     if not p99:
         return names[:slowest]
-    rank = math.ceil(0.99 * len(names))
-    return [names[len(names) - rank]]
+    return [names[len(names) - rank(len(names), 0.99)]]
 
 
 def require(name: str, known: Iterable[str], where: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import InvalidConfig
 from ..telemetry.latency import PARTS
-from .bootstrap import quantile
+from ..telemetry.quantile import quantile
 from .request_table import Bools, Floats, Ints, RequestTable
 
 SLOWEST = 0.01  # of the requests

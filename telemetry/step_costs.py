@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .quantile import quantile
+
 FEATURES = ("fixed", "prefill_token", "prefill_pair", "decode", "decode_context")
 OUTLIER = 5.0  # median deviations beyond which a step is left out of the next fit
 ROUNDS = 3
@@ -81,9 +83,9 @@ def fit(features: Floats, device_ns: Sequence[float] | Floats) -> StepCostModel:
         weights = 1.0 / times[kept]
         coefficients = _nnls(rows[kept] * weights[:, None], np.ones(int(kept.sum())))
         errors = np.abs(rows @ coefficients - times) / times
-        kept = errors <= max(OUTLIER * float(np.median(errors)), 1e-3)
+        kept = errors <= max(OUTLIER * quantile(errors, 0.5), 1e-3)
     errors = np.abs(rows @ coefficients - times) / times
-    median, p90 = (float(value) for value in np.quantile(errors, (0.5, 0.9)))
+    median, p90 = quantile(errors, 0.5), quantile(errors, 0.9)
     named = dict(zip(FEATURES, (float(value) for value in coefficients), strict=True))
     return StepCostModel(**named, num_steps=len(times), median_error=median, p90_error=p90)
 

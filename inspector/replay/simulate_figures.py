@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, fields
 
-import numpy as np
-
 from ...telemetry.latency_tracks import LatencyTracks
+from ...telemetry.quantile import quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,4 @@ def figures(tracks: LatencyTracks, cut: Container[int] = ()) -> Figures:
 
 
 def _quantiles(values: list[float]) -> tuple[float, float]:
-    if not values:
-        return float("nan"), float("nan")
-    p50, p99 = np.quantile(values, (0.5, 0.99)) / 1e9
-    return float(p50), float(p99)
+    return quantile(values, 0.5) / 1e9, quantile(values, 0.99) / 1e9

@@ -84,8 +84,8 @@ def test_figures_are_those_of_whole_answers() -> None:
     assert (found["completed"], found["failed"], found["total_output_tokens"]) == (2, 1, 8)
     assert (found["request_throughput"], found["output_throughput"]) == (1.0, 4.0)
     assert found["total_token_throughput"] == (14 + 8) / 2
-    assert (found["mean_ttft_ms"], found["median_ttft_ms"], found["std_ttft_ms"]) == (50.0, 50.0, 40.0)
-    assert found["p99_ttft_ms"] == pytest.approx(89.2)
+    assert (found["mean_ttft_ms"], found["median_ttft_ms"], found["std_ttft_ms"]) == (50.0, 10.0, 40.0)
+    assert found["p99_ttft_ms"] == 90.0
     assert found["errors_by_kind"] == {"timeout": 1}
     assert found["outcomes"] == {"whole": 2, "left": 1, "timeout": 1}
     assert found["error_examples"] == {"timeout": "r3: no end within 1 s"}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
-
 from nanolens.benchmarks.report import milliseconds, table
 from nanolens.benchmarks.stats import Distribution, median, percentile, ratio_of_medians
 
 
-def test_percentiles_interpolate_between_neighbours() -> None:
+def test_percentiles_are_values_that_were_measured() -> None:
     values = [10.0, 20.0, 30.0, 40.0]
-    assert [percentile(values, p) for p in (0, 50, 100)] == [10.0, 25.0, 40.0]
-    assert percentile(values, 90) == pytest.approx(37.0)
+    assert [percentile(values, p) for p in (0, 50, 51, 90, 100)] == [10.0, 20.0, 30.0, 40.0, 40.0]
+
+
+def test_the_median_of_few_repetitions_is_their_middle() -> None:
+    assert (median([1.0, 4.0]), median([9.0, 1.0, 2.0])) == (2.5, 2.0)
 
 
 def test_a_distribution_sorts_and_counts() -> None:

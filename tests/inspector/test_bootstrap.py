@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nanolens.inspector.bootstrap import Difference, differences, quantile
+from nanolens.inspector.bootstrap import Difference, differences
 
 COLUMNS = 8
 
@@ -110,8 +110,3 @@ def test_constant_samples_that_differ_have_changed() -> None:
     found = differences(np.full((50, 1), 3.0), np.full((50, 1), 4.0))[0]
     assert found is not None
     assert (found["mean"].low, found["mean"].high, found["mean"].changed) == (1.0, 1.0, True)
-
-
-def test_a_quantile_is_a_value_that_occurred() -> None:
-    values = np.array([4.0, 1.0, 3.0, 2.0])
-    assert [quantile(values, q) for q in (0.25, 0.5, 0.51, 0.99)] == [1.0, 2.0, 3.0, 4.0]
