@@ -57,6 +57,7 @@ class HttpCall:
         avoid: replicas that have failed it.
         attempt: 1, 2, ...: how often it was routed.
         generates: whether it is a request that the engine runs, which counts as load.
+        number: by which it is counted (FleetView.open); 0: it is not.
         route: what the router made of it.
     """
 
@@ -73,11 +74,12 @@ class HttpCall:
     avoid: frozenset[str] = frozenset()
     attempt: int = 1
     generates: bool = False
+    number: int = 0
     route: Route = field(default_factory=Route)
 
     def again(self, avoid: frozenset[str], attempt: int = 1) -> HttpCall:
         """The same call, to be routed anew and not to these replicas if others can take it."""
-        return replace(self, avoid=avoid, attempt=attempt, route=Route())
+        return replace(self, avoid=avoid, attempt=attempt, number=0, route=Route())
 
     def route_record(self) -> dict[str, str | int]:
         """The decision, as the journal of the replica that took the call has it."""

@@ -34,10 +34,12 @@ class Attempt:
     Attributes:
         messages: of the answer; Elsewhere means that the replica is gone.
         cancel: to be called when the answer is not wanted any more.
+        end: to be called once nothing more is read.
     """
 
     messages: Messages
     cancel: Callable[[], None]
+    end: Callable[[], None] = lambda: None
 
 
 class Relay:
@@ -87,6 +89,7 @@ class Relay:
             finally:
                 if not self.has_ended:
                     attempt.cancel()
+                attempt.end()
 
     @property
     def has_ended(self) -> bool:

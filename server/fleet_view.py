@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -12,8 +14,13 @@ from .fleet_messages import HttpCall, Report, Route
 
 HASH_BYTES = 8  # of a block, as the journal has it
 RECENT_S = 5.0  # for which a prompt that was sent to a replica counts as cached there, before the journal says so
+LAG_S = 0.5  # that a report may be behind what it tells of
 MAX_RECENT = 1 << 16  # hashes
+MAX_HOMES = 1 << 17  # hashes
 FRESH_S = 30.0
+WORTH = 16  # requests: what a prompt that is cached whole is worth, at least, where a replica runs as many
+CROWD = 4  # requests with one prefix, with which having it cached is worth half: a copy is used soon
+COPY = 0.25  # of that worth: what it costs to have a prefix at one replica more
 
 
 @dataclass
@@ -24,7 +31,9 @@ class ReplicaView:
         report: the last one.
         cached: hashes of the blocks that its engine caches.
         recent: hashes of prompts that were sent to it -> when.
-        in_flight: calls that were sent to it from here and have not ended.
+        in_flight: calls that were sent to it from here and have not ended, by number.
+        most: as many as were in flight at once since the last report.
+        beside: sequences that it held beside those calls, as the last report had it.
         fresh: blocks that were to be computed there lately, as of `fresh_t`; half as much every FRESH_S.
         fresh_t: when.
     """
@@ -32,14 +41,20 @@ class ReplicaView:
     report: Report
     cached: set[bytes] = field(default_factory=set)
     recent: dict[bytes, float] = field(default_factory=dict)
-    in_flight: set[str] = field(default_factory=set)
+    in_flight: set[int] = field(default_factory=set)
+    most: int = 0
+    beside: int = 0
     fresh: float = 0.0
     fresh_t: float = 0.0
 
     @property
     def load(self) -> int:
-        """Requests that it holds: as it said, or, where that is older, those sent from here."""
-        return max(len(self.in_flight), self.report.waiting + self.report.running)
+        """Requests that it holds: those sent from here, and what it said that it held beside them."""
+        return len(self.in_flight) + self.beside
+
+    def lacks_blocks(self, needed: int) -> bool:
+        """Whether sequences wait there for blocks, as a prompt that needs so many new ones would."""
+        return self.report.waiting > 0 and self.report.free_blocks < needed
 
     def fresh_at(self, now: float) -> float:
         """Blocks that were to be computed there lately."""
@@ -48,17 +63,29 @@ class ReplicaView:
     def matched(self, hashes: Sequence[bytes], since: float) -> int:
         """How many leading blocks it caches, or is about to, as prompts sent after `since` are computed there."""
         for count, each in enumerate(hashes):
-            if each not in self.cached and self.recent.get(each, -1.0) < since:
+            if each not in self.cached and self.recent.get(each, -math.inf) < since:
                 return count
         return len(hashes)
 
-    def take(self, report: Report) -> None:
+    def take(self, report: Report, now: float) -> None:
         """Take a report."""
         self.report = report
+        self.beside = max(0, report.waiting + report.running - self.most)
+        self.most = len(self.in_flight)
+        added = set(_split(report.added))
+        gone: Iterable[bytes] = _split(report.removed)
         if report.is_whole:
-            self.cached.clear()
-        self.cached.difference_update(_split(report.removed))
-        self.cached.update(_split(report.added))
+            gone = (self.cached | self.recent.keys()) - added
+        for each in gone:
+            self.cached.discard(each)
+            if self.recent.get(each, now) < now - LAG_S:
+                del self.recent[each]  # it was computed meanwhile, and is gone again
+        self.cached.update(added)
+
+    def begin(self, number: int) -> None:
+        """A call was sent there."""
+        self.in_flight.add(number)
+        self.most = max(self.most, len(self.in_flight))
 
     def expect(self, hashes: Sequence[bytes], matched: int, now: float) -> None:
         """Note that a prompt was sent there, of which so many blocks are cached."""
@@ -74,16 +101,19 @@ class FleetView:
     """The replicas of a fleet. Routers and the front use it from threads of their own.
 
     Args:
-        slack: how many requests more than the least loaded replica one may hold and still get those whose prefix it
-            caches.
+        max_num_seqs: requests that a replica runs at once.
         clock: seconds.
     """
 
-    def __init__(self, slack: int = 8, clock: Callable[[], float] = time.monotonic) -> None:
-        self.slack = slack
+    def __init__(self, max_num_seqs: int = 256, clock: Callable[[], float] = time.monotonic) -> None:
+        self.max_num_seqs = max_num_seqs
         self._clock = clock
         self._lock = threading.Lock()
         self._replicas: dict[str, ReplicaView] = {}
+        self._last = 0  # number of a call
+        self._calls: dict[int, tuple[str, bytes]] = {}  # number -> the replica that holds it, and its prefix
+        self._crowds: Counter[bytes] = Counter()  # last hash of a prefix -> calls with it that some replica holds
+        self._homes: OrderedDict[bytes, str] = OrderedDict()  # hash -> the replica that prompts with it go to
 
     @property
     def replicas(self) -> tuple[str, ...]:
@@ -116,31 +146,49 @@ class FleetView:
         """Take a report; one of a replica that is gone is dropped."""
         with self._lock:
             if (view := self._replicas.get(report.replica)) is not None:
-                view.take(report)
+                view.take(report, self._clock())
 
-    def begin(self, replica: str, number: str, hashes: Sequence[bytes]) -> None:
-        """A call that generates went to a replica."""
+    def open(self) -> int:
+        """A call that generates is about to be routed: its number, good until `end`."""
+        with self._lock:
+            self._last += 1
+            self._calls[self._last] = "", b""
+            return self._last
+
+    def begin(self, replica: str, number: int, hashes: Sequence[bytes]) -> None:
+        """A call goes to a replica, and to no other one any more. One that has ended counts nowhere."""
         now = self._clock()
         with self._lock:
+            before = self._calls.get(number)
+            if before is None or before[0] == replica:
+                return
+            self._leave(number)
+            home, depth = self._home(hashes)
+            prefix = hashes[depth - 1] if depth else b""
+            self._calls[number] = replica, prefix
+            self._crowds[prefix] += 1
             if (view := self._replicas.get(replica)) is not None:
-                view.in_flight.add(number)
-                view.expect(hashes, view.matched(hashes, now - RECENT_S), now)
+                view.begin(number)
+                matched = view.matched(hashes, now - RECENT_S)
+                left = self._replicas.get(home)
+                self._settle(replica, hashes, left is None or left.matched(hashes, now - RECENT_S) < max(1, matched))
+                view.expect(hashes, matched, now)
 
-    def end(self, replica: str, number: str) -> None:
-        """A call has ended."""
+    def end(self, number: int) -> None:
+        """A call has ended, however."""
         with self._lock:
-            if (view := self._replicas.get(replica)) is not None:
-                view.in_flight.discard(number)
+            self._leave(number)
 
     def choose(self, names: Sequence[str], call: HttpCall) -> Route:
         """Say which of these replicas a call goes to, and which are next if that one takes no more.
 
-        The most of its prompt that is cached decides, as long as that replica is not too far ahead in load and has
-        free blocks where it has a queue; then load. Of those about equally loaded the one that had least to compute
-        lately gets it, so that prefixes spread over the fleet.
+        The one with the lowest price gets it; see `_prices`.
         """
         with self._lock:
-            views = {name: self._replicas.get(name) or ReplicaView(Report(name)) for name in names}
+            return self._choose(names, call)
+
+    def _choose(self, names: Sequence[str], call: HttpCall) -> Route:
+        views = {name: self._replicas.get(name) or ReplicaView(Report(name)) for name in names}
         loads = {name: view.load for name, view in views.items()}
         now = self._clock()
         matched = {name: view.matched(call.hashes, now - RECENT_S) for name, view in views.items()}
@@ -150,43 +198,86 @@ class FleetView:
             return route
         sound = [name for name in names if not views[name].report.trouble] or list(names)
         open_to = [name for name in sound if name not in call.avoid] or sound
-        by_load = sorted(open_to, key=self._order(views, open_to, call.hashes, now))
-        first, route.reason = self._first(by_load, matched, views, len(call.hashes))
-        route.order = (first, *(name for name in by_load if name != first))
+        prices = self._prices({name: views[name] for name in open_to}, matched, call.hashes, now)
+        route.order = tuple(sorted(open_to, key=lambda name: (prices[name], loads[name], _tie(name, call.hashes))))
         route.best_matched = max(matched[name] for name in open_to)
+        route.reason = _reason(route, views)
         return route
 
-    def _order(
-        self, views: dict[str, ReplicaView], names: Sequence[str], hashes: Sequence[bytes], now: float
-    ) -> Callable[[str], tuple[int, int, float, int, bytes]]:
-        """A key that sorts by load; among equals by the prompt's first block, so that equal prompts meet."""
-        most = min(views[name].load for name in names) + self.slack // 2
+    def _prices(
+        self, views: dict[str, ReplicaView], matched: dict[str, int], hashes: Sequence[bytes], now: float
+    ) -> dict[str, float]:
+        """What it would cost to have each of these answer a prompt, in requests.
 
-        def key(name: str) -> tuple[int, int, float, int, bytes]:
-            view = views[name]
-            tie = blake2b(name.encode() + (hashes[0] if hashes else b""), digest_size=8).digest()
-            fresh = round(view.fresh_at(now) / max(1, len(hashes)), 1) if hashes else 0.0
-            return max(0, view.load - most), view.report.waiting, fresh, view.load, tie
+        That is how many more it holds than the least loaded one, those that have to queue twice, and what it has to
+        compute: the share of the prompt that it does not cache, times what the whole is worth. That is WORTH or the
+        mean load, and less for a prefix that many ask for at once, as a copy of it pays soon. Elsewhere than where its
+        prefix goes, a prompt costs COPY of that more, as a copy displaces other prefixes. The part that nobody caches
+        costs more where more was computed lately, so that prefixes spread over the fleet.
+        """
+        queues = {name: view.load + max(0, view.load - self.max_num_seqs) for name, view in views.items()}
+        least = min(queues.values())
+        prices = {name: float(queue - least) for name, queue in queues.items()}
+        if not hashes:
+            return prices
+        home, depth = self._home(hashes)
+        crowd = self._crowds[hashes[depth - 1]] if depth else 0
+        worth = max(min(WORTH, self.max_num_seqs), sum(view.load for view in views.values()) / len(views))
+        worth /= 1 + crowd / CROWD
+        unknown = 1 - max(matched[name] for name in views) / len(hashes)
+        fresh = {name: view.fresh_at(now) / len(hashes) for name, view in views.items()}
+        lowest = min(fresh.values())
+        for name, view in views.items():
+            prices[name] += worth * (1 - matched[name] / len(hashes)) + unknown * min(worth, fresh[name] - lowest)
+            if view.lacks_blocks(len(hashes) - matched[name] + 1):
+                prices[name] += worth
+            if name != home and home in views:
+                prices[name] += worth * COPY * depth / len(hashes)
+        return prices
 
-        return key
+    def _home(self, hashes: Sequence[bytes]) -> tuple[str, int]:
+        """The replica that prompts like this one go to, and how many leading blocks of it have gone anywhere yet."""
+        home = ""
+        for depth, each in enumerate(hashes):
+            if (found := self._homes.get(each)) is None:
+                return home, depth
+            home = found
+        return home, len(hashes)
 
-    def _first(
-        self, by_load: Sequence[str], matched: dict[str, int], views: dict[str, ReplicaView], blocks: int
-    ) -> tuple[str, str]:
-        """The first choice, and why. `by_load` has the least loaded one first."""
-        least = by_load[0]
-        if len(by_load) == 1:
-            return least, "only"
-        holder = max(by_load, key=lambda name: matched[name])  # the least loaded of those that hold the most
-        if not matched[holder]:
-            return least, "load"
-        if views[holder].load - views[least].load > self.slack:
-            return least, "load"
-        report = views[holder].report
-        needs = blocks - matched[holder] + 1
-        if report.waiting and report.free_blocks < needs and not views[least].report.waiting:
-            return least, "no_blocks"
-        return holder, "prefix"
+    def _settle(self, replica: str, hashes: Sequence[bytes], moves: bool) -> None:
+        """A prompt goes to a replica, which becomes the home of its blocks: of those without one, or of all."""
+        for each in hashes:
+            if moves or each not in self._homes:
+                self._homes[each] = replica
+            self._homes.move_to_end(each)
+        while len(self._homes) > MAX_HOMES:
+            self._homes.popitem(last=False)
+
+    def _leave(self, number: int) -> None:
+        replica, crowd = self._calls.pop(number, ("", b""))
+        if (view := self._replicas.get(replica)) is not None:
+            view.in_flight.discard(number)
+        if replica:
+            self._crowds[crowd] -= 1
+            if not self._crowds[crowd]:
+                del self._crowds[crowd]
+
+
+def _reason(route: Route, views: dict[str, ReplicaView]) -> str:
+    """Why a call goes to the first one."""
+    first, most = route.order[0], route.best_matched
+    if len(route.order) == 1:
+        return "only"
+    if route.matched[first] == most:
+        return "prefix" if most else "load"
+    holders = [name for name in route.order if route.matched[name] == most]
+    needed = route.blocks - most + 1
+    return "no_blocks" if all(views[name].lacks_blocks(needed) for name in holders) else "load"
+
+
+def _tie(name: str, hashes: Sequence[bytes]) -> bytes:
+    """Sorts those that are alike by the prompt's first block, so that equal prompts meet."""
+    return blake2b(name.encode() + (hashes[0] if hashes else b""), digest_size=8).digest()
 
 
 def _split(hashes: bytes) -> list[bytes]:

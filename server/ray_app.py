@@ -21,7 +21,6 @@ ROOM = 64  # calls of a replica beside those that generate: looks at it, and tho
 HEALTH_S = 2.0  # between two looks of Ray at a replica
 NO_GRACE_S = 1.0
 START_TRIES = 3  # of a replica, before the fleet counts as one that can't start
-MIN_SLACK = 4  # requests
 
 
 class Fleet:
@@ -72,7 +71,7 @@ class Fleet:
             max_constructor_retry_count=START_TRIES, logging_config={"enable_access_log": False},
             request_router_config=RequestRouterConfig(
                 request_router_class=self._router,
-                request_router_kwargs={"fleet": self._name, "slack": max(MIN_SLACK, seqs // 8)},
+                request_router_kwargs={"fleet": self._name, "max_num_seqs": seqs},
             ),
             **count,
         )  # fmt: skip

@@ -180,6 +180,8 @@ class Front:
 
     def _ask(self, call: HttpCall) -> Attempt:
         """Begin a call of a replica."""
+        if call.generates:
+            call.number = self._fleet.open()
         response = self._replicas.options(method_name="handle", stream=True).remote(call)
 
         async def messages() -> AsyncIterator[list[dict[str, Any]]]:
@@ -192,7 +194,7 @@ class Front:
                 logger.warning("a replica is gone: %s", error)
                 raise Elsewhere("gone") from error
 
-        return Attempt(messages(), response.cancel)
+        return Attempt(messages(), response.cancel, lambda: self._fleet.end(call.number))
 
     def _health(self, known: Sequence[str]) -> Response:
         reason = "the fleet is stopping" if self._stopping else "" if known else "no replica runs"

@@ -11,18 +11,21 @@ from .fleet_view import FleetView, fleet_of
 
 
 class PrefixRouter(RequestRouter):
-    """Sends a call to the replica that caches the most of its prompt, unless that one is too busy."""
+    """Sends a call to the replica that caches the most of its prompt, unless that one is too busy.
 
-    def initialize_state(self, fleet: str, slack: int) -> None:
+    Which calls a replica holds is counted by the front, which knows when each of them ends: Ray may tell of a call's
+    end before it tells that a replica took it.
+    """
+
+    def initialize_state(self, fleet: str, max_num_seqs: int) -> None:
         """Called by Ray with the settings of the deployment.
 
         Args:
             fleet: name of the view that the front shares with this router.
-            slack: see FleetView.
+            max_num_seqs: see FleetView.
         """
         self._fleet: FleetView = fleet_of(fleet)
-        self._fleet.slack = slack
-        self._known: frozenset[str] = frozenset()
+        self._fleet.max_num_seqs = max_num_seqs
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Take the list of replicas that run."""
@@ -49,6 +52,7 @@ class PrefixRouter(RequestRouter):
     def _route(self, names: list[str], call: HttpCall) -> Route:
         route = self._fleet.choose(names, call)
         call.route = route
+        self._fleet.begin(route.order[0], call.number, call.hashes)  # those that are routed meanwhile know of it
         return route
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: Any, result: Any) -> None:
@@ -58,12 +62,7 @@ class PrefixRouter(RequestRouter):
             return
         name = _name(replica_id)
         call.route.taken_by(name)
-        if call.generates:
-            self._fleet.begin(name, pending_request.metadata.internal_request_id, call.hashes)
-
-    def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
-        """A call has ended, however."""
-        self._fleet.end(_name(replica_id), internal_request_id)
+        self._fleet.begin(name, call.number, call.hashes)
 
     def on_replica_actor_died(self, replica_id: Any) -> None:
         """A replica is gone; the list without it comes later."""

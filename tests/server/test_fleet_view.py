@@ -19,14 +19,25 @@ class Clock:
         return self.now
 
 
-def fleet(*names: str, slack: int = 4) -> FleetView:
-    made = FleetView(slack, Clock())
+def fleet(*names: str, max_num_seqs: int = 16) -> FleetView:
+    made = FleetView(max_num_seqs, Clock())
     made.update(names)
     return made
 
 
 def call(hashes: tuple[bytes, ...] = PROMPT, **fields: Any) -> HttpCall:
     return HttpCall("POST", "/v1/completions", hashes=hashes, generates=True, **fields)
+
+
+def send(view: FleetView, replica: str, hashes: tuple[bytes, ...] = PROMPT) -> int:
+    """A call that a replica holds."""
+    number = view.open()
+    view.begin(replica, number, hashes)
+    return number
+
+
+def in_flight(view: FleetView) -> dict[str, int]:
+    return {report.replica: count for report, count, _ in view.reports()}
 
 
 def whole(replica: str, hashes: tuple[bytes, ...] = (), **fields: Any) -> Report:
@@ -45,13 +56,52 @@ def test_the_longest_cached_prefix_decides() -> None:
 
 
 def test_a_holder_that_is_too_far_ahead_in_load_is_passed_over() -> None:
-    view = fleet("a", "b", slack=3)
+    view = fleet("a", "b", max_num_seqs=4)
     view.take(whole("a", PROMPT, running=3))
     view.take(whole("b"))
     assert view.choose(("a", "b"), call()).order[0] == "a"
-    view.take(whole("a", PROMPT, running=3, waiting=1))
+    view.take(whole("a", PROMPT, running=4, waiting=1, free_blocks=99))
     route = view.choose(("a", "b"), call())
     assert (route.order[0], route.reason, route.best_matched) == ("b", "load", 5)
+
+
+def test_a_holder_that_has_room_gets_its_prefixes_however_idle_the_others_are() -> None:
+    view = fleet("a", "b", max_num_seqs=16)
+    view.take(whole("a", PROMPT, running=15))
+    view.take(whole("b"))
+    assert view.choose(("a", "b"), call()).reason == "prefix"
+
+
+def test_what_is_cached_in_small_part_goes_by_load() -> None:
+    view = fleet("a", "b")
+    view.take(whole("a", PROMPT[:1], running=5))
+    view.take(whole("b"))
+    assert view.choose(("a", "b"), call()).order[0] == "b"
+
+
+def test_a_prefix_at_two_replicas_goes_where_it_went_first() -> None:
+    view = fleet("a", "b")
+    clock = view._clock
+    assert isinstance(clock, Clock)
+    for name in ("b", "a"):
+        view.end(send(view, name))
+        view.take(whole(name, PROMPT))
+    view.take(whole("b", PROMPT, running=3))
+    assert view.choose(("a", "b"), call()).order == ("b", "a")
+    clock.now += 1
+    view.take(whole("b", OTHER, running=3))  # it has forgotten it
+    assert view.choose(("a", "b"), call()).order == ("a", "b")
+
+
+def test_a_prefix_that_many_ask_for_at_once_is_copied_sooner() -> None:
+    crowd, others = fleet("a", "b"), fleet("a", "b")
+    for view, prompts in ((crowd, [PROMPT] * 12), (others, [(bytes([number] * 8),) for number in range(12)])):
+        view.end(send(view, "a"))
+        view.take(whole("a", PROMPT))
+        for each in prompts:
+            send(view, "a", each)
+    assert others.choose(("a", "b"), call()).order[0] == "a"
+    assert crowd.choose(("a", "b"), call()).order[0] == "b"
 
 
 def test_a_holder_with_a_queue_and_no_free_blocks_is_passed_over() -> None:
@@ -74,43 +124,87 @@ def test_without_a_prefix_the_least_loaded_replica_gets_it() -> None:
 def test_calls_in_flight_from_here_count_before_any_report() -> None:
     view = fleet("a", "b")
     first = view.choose(("a", "b"), call(())).order[0]
-    view.begin(first, "1", ())
+    number = send(view, first, ())
     assert view.choose(("a", "b"), call(())).order[0] != first
-    view.end(first, "1")
+    view.end(number)
     assert view.choose(("a", "b"), call(())).order[0] == first
+
+
+def test_a_call_that_ends_before_it_is_said_to_have_begun_counts_nowhere() -> None:
+    view = fleet("a", "b")
+    number = view.open()
+    view.end(number)
+    view.begin("a", number, PROMPT)
+    assert in_flight(view) == {"a": 0, "b": 0}
+
+
+def test_a_call_that_another_replica_took_counts_there_alone() -> None:
+    view = fleet("a", "b")
+    number = send(view, "a")
+    view.begin("b", number, PROMPT)
+    assert in_flight(view) == {"a": 0, "b": 1}
+    view.end(number)
+    assert in_flight(view) == {"a": 0, "b": 0}
+
+
+def test_sequences_beside_the_calls_from_here_count_as_load() -> None:
+    view = fleet("a", "b")
+    number = send(view, "a")
+    view.take(whole("a", running=4))  # one call of four sequences
+    assert view.choose(("a", "b"), call()).loads == {"a": 4, "b": 0}
+    view.end(number)
+    view.take(whole("a"))
+    assert view.choose(("a", "b"), call()).loads == {"a": 0, "b": 0}
+
+
+def test_calls_that_have_ended_since_a_report_do_not_count() -> None:
+    view = fleet("a", "b")
+    numbers = [send(view, "a") for _ in range(4)]
+    view.take(whole("a", running=4))
+    for number in numbers:
+        view.end(number)
+    assert view.choose(("a", "b"), call()).loads == {"a": 0, "b": 0}
 
 
 def test_a_prompt_that_was_just_sent_counts_as_cached_for_a_while() -> None:
     view = fleet("a", "b")
     clock = view._clock
     assert isinstance(clock, Clock)
-    view.begin("b", "1", PROMPT)
-    view.end("b", "1")
+    view.end(send(view, "b"))
     assert view.choose(("a", "b"), call()).reason == "prefix"
     clock.now += RECENT_S + 1
     assert view.choose(("a", "b"), call()).reason == "load"
 
 
+def test_a_prompt_that_was_sent_and_is_forgotten_again_does_not_count_as_cached() -> None:
+    view = fleet("a", "b")
+    clock = view._clock
+    assert isinstance(clock, Clock)
+    view.end(send(view, "b"))
+    view.take(whole("b", PROMPT))
+    clock.now += RECENT_S / 2
+    view.take(Report("b", version=2, removed=b"".join(PROMPT)))
+    assert view.choose(("a", "b"), call()).best_matched == 0
+
+
 def test_new_prefixes_spread_over_replicas_that_are_about_equally_loaded() -> None:
-    view = fleet("a", "b", slack=4)
+    view = fleet("a", "b")
     first = view.choose(("a", "b"), call()).order[0]
-    view.begin(first, "1", PROMPT)
-    view.end(first, "1")
+    for number in range(4):
+        view.end(send(view, first, tuple(bytes([number, block] * 4) for block in range(5))))
     other = "ab".replace(first, "")
-    view.take(whole(other, running=2))
+    view.take(whole(other, running=3))
     route = view.choose(("a", "b"), call(OTHER))
     assert (route.order[0], route.reason) == (other, "load")
-    view.take(whole(other, running=3))
+    view.take(whole(other, running=5))
     assert view.choose(("a", "b"), call(OTHER)).order[0] == first
 
 
 def test_prompts_that_are_found_in_a_cache_give_a_replica_nothing_to_compute() -> None:
     view = fleet("a", "b")
     view.take(whole("a", PROMPT))
-    view.begin("a", "1", PROMPT)
-    view.begin("b", "2", OTHER[:1])
-    view.end("a", "1")
-    view.end("b", "2")
+    view.end(send(view, "a"))
+    view.end(send(view, "b", OTHER[:1]))
     assert view.choose(("a", "b"), call((b"n" * 8,))).order[0] == "a"
 
 
