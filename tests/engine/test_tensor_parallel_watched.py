@@ -176,15 +176,17 @@ def test_a_foreign_file_refuses_its_rank_and_stays_alone(tmp_path: Path) -> None
 
 
 DRIVER = """
-import sys, time
+import sys, threading, time
 sys.path[:] = {path!r}
 from fake_ranks import ranks_engine
-engine = ranks_engine(2, overlap=True)
-engine.add(range(9), 4)
-engine.step()
-time.sleep(0.5)  # until its result waits to be read
-print(*engine.runner.pids, flush=True)
-time.sleep(1000)
+def drive():
+    engine = ranks_engine(2, overlap=True)
+    engine.add(range(9), 4)
+    engine.step()
+    time.sleep(0.5)  # until its result waits to be read
+    print(*engine.runner.pids, flush=True)
+    time.sleep(1000)
+threading.Thread(target=drive).start()  # ranks of a main thread are killed by the system, and can say nothing
 """
 
 
