@@ -119,7 +119,7 @@ class Server:
     SIGTERM or SIGINT begins the drain: new requests get 503, those that run may finish within `drain_seconds`, then
     they are aborted; what the engine does not end within ABORT_S ends in an error. Connections whose clients take
     nothing are closed then, the others when their answers are sent, or after FLUSH_S. A second signal ends the wait.
-    An engine that does not answer is killed.
+    An engine that does not answer is killed, and so is one that a further signal finds closing, if it goes on for long.
 
     Args:
         settings: where it listens, and how long it drains.
@@ -145,27 +145,45 @@ class Server:
         watch = loop.create_task(self._watch())
         http = loop.create_task(self._http.serve([listener]))
         try:
-            while not self._http.started and not http.done():
-                await asyncio.sleep(0.01)
-            on_ready()
-            await http
-        finally:
-            watch.cancel()
+            try:
+                while not self._http.started and not http.done():
+                    await asyncio.sleep(0.01)
+                on_ready()
+                await http
+            finally:
+                watch.cancel()
+                if self._drain is not None:
+                    self._drain.cancel()
+            return await self._end_engine()
+        finally:  # last: from here on a signal ends this process alone
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
-            if self._drain is not None:
-                self._drain.cancel()
+
+    async def _end_engine(self) -> bool:
+        """End the engine's process, and say how that went; whether it lived until then, and ended in order."""
         if not self._engine.is_alive:
             await self._engine.close()
             await end_exporter(self._engine.metrics_port)
             say("ended; the engine had died before")
             return False
-        if await self._engine.close(CLOSE_S if await self._answers() else CLOSE_HANGING_S):
+        if await self._close_within(CLOSE_S if await self._answers() else CLOSE_HANGING_S):
             say("ended")
             return True
         await end_exporter(self._engine.metrics_port)
         say("ended; the engine hung and was killed: what its journal had not written is lost")
         return False
+
+    async def _close_within(self, seconds: float) -> bool:
+        """Close the engine; False: it was killed, after so many seconds or CLOSE_HANGING_S after someone hurried."""
+        self._hurry.clear()
+        closing = asyncio.ensure_future(self._engine.close(seconds))
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        try:
+            await asyncio.wait((closing, hurry), return_when=asyncio.FIRST_COMPLETED)
+            in_time = closing.done() or await self._engine.close(CLOSE_HANGING_S)
+            return await closing and in_time
+        finally:
+            hurry.cancel()
 
     def on_signal(self, number: int) -> None:
         """Begin the drain, or hurry it up."""

@@ -90,6 +90,21 @@ def test_a_second_signal_ends_the_wait(tmp_path: Path) -> None:
         assert ends == ["abort"]
 
 
+def test_a_second_signal_while_the_engine_closes_kills_it_before_the_server_ends() -> None:
+    program = Path(__file__).parents[1] / "support" / "slow_end.py"
+    paths = os.pathsep.join([str(program.parent), *filter(None, sys.path)])
+    with subprocess.Popen(
+        [sys.executable, str(program)], env=os.environ | {"PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        engine = int(server.stdout.readline())
+        server.send_signal(signal.SIGTERM)
+        assert server.stdout.readline() == "closing\n"
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) == 1
+        assert not Path(f"/proc/{engine}").exists()
+
+
 def test_a_signal_to_every_process_of_the_service_lets_requests_finish(tmp_path: Path) -> None:
     with Server(tmp_path, drain_seconds=60) as server:
         with server.stream("/v1/completions", completion([1, 2], max_tokens=300)) as stream:
