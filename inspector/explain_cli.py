@@ -160,7 +160,7 @@ def _chosen(arguments: argparse.Namespace, reading: LatencyReading) -> list[Any]
         if ttft:
             raise JournalError(f"{arguments.journal}: no request has a first token")
         names = ", ".join(list(requests)[:5]) + (f" and {len(requests) - 5} more" if len(requests) > 5 else "")
-        raise JournalError(f"{arguments.journal}: no request has ended; name one of those that live: {names}")
+        raise JournalError(f"{arguments.journal}: no request has ended; name one of those under way: {names}")
     totals = {index: b.ttft_ns if ttft else b.total_ns for index, b in enumerate(every)}
     return [every[index] for index in ranked(totals, arguments.slowest or 1, arguments.p99)]
 

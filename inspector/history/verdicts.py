@@ -30,14 +30,20 @@ class _Kept(NamedTuple):
     tracks: bytes
 
 
-def judgement(tracks: LatencyTracks, seq: int) -> Judgement | None:
-    """The verdict on a sequence as of the end of a pass, which is finished; None where it does not live then."""
+def judgement(tracks: LatencyTracks, seq: int, engine: str = "live") -> Judgement | None:
+    """The verdict on a sequence as of the end of a pass, which is finished; None where it does not live then.
+
+    Args:
+        tracks: the pass.
+        seq: the sequence.
+        engine: live, or dead: it died then.
+    """
     track = tracks.tracks.get(seq)
     if track is None or track.end_t:
         return None
     latency = Latency(tracks)
     breakdown = latency.of_track(track)
-    said = verdict(latency, breakdown)
+    said = verdict(latency, breakdown, engine=engine)
     blamed = [Blamed(part, culprit) for part, found in said.culprits.items() for culprit in found]
     blamed.sort(key=lambda each: (each.culprit.kind == "head", -each.culprit.weight_ns))
     whole = track.known_t <= track.arrived_t
@@ -62,8 +68,14 @@ class Verdicts:
         self._is_closed = False
         self._kept: _Kept | None = None
 
-    def of(self, seq: int, moment: Moment, now_t: int = 0) -> Judgement | None:
+    def of(self, seq: int, moment: Moment, now_t: int = 0, engine: str = "live") -> Judgement | None:
         """The verdict on a sequence, up to a moment, or up to `now_t` without an event after it.
+
+        Args:
+            seq: the sequence.
+            moment: of the run.
+            now_t: clock nanoseconds.
+            engine: live, or dead: it died at that moment.
 
         Returns:
             None where it does not live then.
@@ -78,7 +90,7 @@ class Verdicts:
             place, count = self._store.place_of(moment), moment.count
             tracks = self._tracks(seq, place, count)
             tracks.finish(max(self._ticks.of(place, count).t, now_t))
-        return judgement(tracks, seq)
+        return judgement(tracks, seq, engine)
 
     def close(self) -> None:
         """Let go of files and memory; who asks now is refused."""

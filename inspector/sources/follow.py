@@ -95,6 +95,12 @@ class Follower:
         return SourceStatus("live" if self._caught_up.is_set() else "connecting", self._changed)
 
     @property
+    def died_at(self) -> Moment | None:
+        """The journal's last moment, where the engine's process is gone without an end."""
+        with self._lock:
+            return self._moment if self._gone and self._state.stopped is None else None
+
+    @property
     def last_tick(self) -> Tick | None:
         """The newest event's; None before there is any."""
         with self._lock:

@@ -78,7 +78,8 @@ class JournalSource:
 
     def verdict(self, seq: int, moment: Moment, now_t: int = 0) -> Judgement | None:
         """As of `Source`."""
-        return self._past.verdict(seq, moment, now_t)
+        engine = "dead" if moment == self._follower.died_at else "live"
+        return self._past.verdict(seq, moment, now_t, engine)
 
     def at_step(self, step: int, near: Moment | None = None) -> Moment:
         """As of `Source`."""

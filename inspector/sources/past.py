@@ -123,16 +123,16 @@ class Past:
         with in_words():
             return self.history.story(moment, seq, now_t)
 
-    def verdict(self, seq: int, moment: Moment, now_t: int = 0) -> Judgement | None:
-        """As of `Source`."""
+    def verdict(self, seq: int, moment: Moment, now_t: int = 0, engine: str = "live") -> Judgement | None:
+        """As of `Source`; `engine`: dead where it died at that moment."""
         with in_words():
             verdicts = self.verdicts
             try:
-                return verdicts.of(seq, moment, now_t)
+                return verdicts.of(seq, moment, now_t, engine)
             except InspectError:
                 if self._is_over or verdicts is self._verdicts:
                     raise
-            return self.verdicts.of(seq, moment, now_t)  # it was opened anew meanwhile
+            return self.verdicts.of(seq, moment, now_t, engine)  # it was opened anew meanwhile
 
     def at_step(self, step: int) -> Moment:
         """As of `Source`."""

@@ -303,5 +303,5 @@ def test_where_none_has_ended_those_that_live_are_named(tmp_path: Path, capsys: 
     engine.step()
     journal = written(engine, tmp_path)
     assert main(["explain", str(journal)]) == 2
-    assert capsys.readouterr().err.endswith("no request has ended; name one of those that live: hung\n")
+    assert capsys.readouterr().err.endswith("no request has ended; name one of those under way: hung\n")
     assert " taken " in said(capsys, journal, "hung")[0]

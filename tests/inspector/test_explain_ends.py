@@ -17,6 +17,7 @@ from journals import empty_keyframe, started, stopped
 from nanolens.errors import PromptTooLong
 from nanolens.inspector.engine_fate import fate_of
 from nanolens.inspector.latency_reading import read_latency
+from nanolens.inspector.sources.journal_source import JournalSource
 from nanolens.inspector.trace_cli import main
 from nanolens.telemetry.clock import boot_id
 from nanolens.telemetry.events import EngineStarted, RequestRefused
@@ -99,6 +100,22 @@ def test_a_request_whose_engine_died_is_told_up_to_the_last_record(
     (note,) = found["notes"]
     assert note.startswith("its engine died: the process is gone without engine.stopped; the last record is of 20")
     assert "its engine died: the process is gone" in said(capsys, journal, "a")
+
+
+def test_nano_inspect_says_of_the_last_moment_alone_that_the_engine_died(gone: int, tmp_path: Path) -> None:
+    source = JournalSource(written(silent(gone), tmp_path))
+    source.start()
+    deadline = time.monotonic() + 20
+    while source.status.state != "dead":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    last = source.view()
+    before = source.view(source.at_step(4))
+    headlines = [source.verdict(0, view.moment, view.now_t) for view in (last, before)]
+    source.close()
+    died, lived = (found.headline if found is not None else "" for found in headlines)
+    assert died.startswith("a had taken ") and " when its engine died: " in died
+    assert lived.startswith("a lives and has taken ")
 
 
 def test_where_the_engine_cannot_be_seen_that_is_not_called_a_death(gone: int, tmp_path: Path, capsys: Output) -> None:
