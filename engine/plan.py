@@ -86,6 +86,7 @@ class RankTimes:
     step: int
     device_ns: list[int]
     collective_ns: list[int]  # of it, in collectives: waiting for other ranks, and exchanging
+    late_ns: list[int] = field(default_factory=list)  # how much later than the first it came to them; empty: not known
 
 
 @dataclass(slots=True)

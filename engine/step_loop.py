@@ -296,7 +296,7 @@ class StepLoop:
         )  # fmt: skip
         self.recorder.record(event)
         for times in result.ranks:
-            self.recorder.record(StepRanks(times.step, times.device_ns, times.collective_ns))
+            self.recorder.record(StepRanks(times.step, times.device_ns, times.collective_ns, times.late_ns))
         if self.config.journal_content:
             sampled = [seq.seq_id for seq, samples in zip(plan.sequences, plan.samples, strict=True) if samples]
             self.recorder.record(TokensSampled(plan.step, sampled, list(result.tokens)))

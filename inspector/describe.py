@@ -253,7 +253,10 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     SequencePreempted: _preempted,
     StepPlanned: _planned,
     StepFinished: _step_finished,
-    StepRanks: lambda e: f"on each rank {_each_ms(e.device_ns)} ms, of it {_each_ms(e.collective_ns)} in collectives",
+    StepRanks: lambda e: (
+        f"on each rank {_each_ms(e.device_ns)} ms, of it {_each_ms(e.collective_ns)} in collectives"
+        + (f", late to them by {_each_ms(e.late_ns)}" if e.late_ns else "")
+    ),
     StepRetried: lambda e: f"step does not fit ({e.error}): launched again in {plural(e.parts, 'part')}",
     TokensSampled: lambda e: f"sampled {', '.join(f'seq {s}: {t}' for s, t in zip(e.seqs, e.tokens, strict=True))}",
     CallbackFailed: lambda e: f"a callback of request {e.request} failed: {e.message}",

@@ -81,12 +81,13 @@ class GroupCollectives:
     def __init__(self, shard: Shard, on_call: Callable[[], None]) -> None:
         self._size = shard.size
         self._on_call = on_call
-        self._waited_ns = 0
+        self._waited_ns = self._came_ns = 0
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """See `Collectives`; in place."""
         self._on_call()
         began = time.monotonic_ns()
+        self._came_ns += began
         dist.all_reduce(x)
         self._waited_ns += time.monotonic_ns() - began
         return x
@@ -95,6 +96,7 @@ class GroupCollectives:
         """See `Collectives`."""
         self._on_call()
         began = time.monotonic_ns()
+        self._came_ns += began
         out = _gather(x, self._size)
         self._waited_ns += time.monotonic_ns() - began
         return out
@@ -102,6 +104,10 @@ class GroupCollectives:
     def waited(self) -> Tensor:
         """See `Collectives`."""
         return torch.tensor([self._waited_ns])
+
+    def came_ns(self) -> int:
+        """The sum of the times (CLOCK_MONOTONIC) at which this rank has come to its collectives so far; 0 on GPUs."""
+        return self._came_ns
 
     def close(self) -> None:
         """Leave the group."""

@@ -341,12 +341,14 @@ class StepFinished(Event, tag="step.finished"):
 class StepRanks(Event, tag="step.ranks"):
     """What a step took on each rank, where several share the model. It may come after the next step has ended.
 
-    A rank's own work is what it computed beside the collectives: device_ns - collective_ns.
+    A rank's own work is what it computed beside the collectives: device_ns - collective_ns. How late it came to them
+    (`late_ns`: later than the rank that came first, added up over the step's collectives, on balance) is known on CPUs.
     """
 
     step: int
     device_ns: list[int]
     collective_ns: list[int]
+    late_ns: list[int] = []
 
 
 class StepRetried(Event, tag="step.retried"):

@@ -177,8 +177,8 @@ HISTOGRAMS = (
     _latency("step_host_seconds", "What a step took of the host: planning, launching and reading, not waiting.", False),
     Family(
         PREFIX + "rank_skew_seconds", "histogram",
-        "By the slowest rank: how much longer it computed in a step than the fastest one, its collectives aside. "
-        "Several ranks only.",
+        "By the slowest rank: how much longer it computed in a step than the fastest one, its collectives aside, or, "
+        "on CPUs, how much later it came to them. Several ranks only.",
         {"rank": ANY}, "seconds", RANK_BUCKETS,
     ),
     Family(

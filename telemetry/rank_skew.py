@@ -1,6 +1,7 @@
 """How far apart the ranks of a model lie in a step: the one that computed longest, and by how much. Knows no requests.
 
-A rank's own work is its device time without the collectives, in which it waits for the others.
+A rank's own work is its device time without the collectives, in which it waits for the others. Where it is known how
+late ranks came to the collectives, that counts instead: it tells of what kept a rank between steps and kernels, too.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ class RankSkew:
     """One step.
 
     Attributes:
-        slowest: the rank that computed longest; of several the first.
-        spread_ns: how much longer than the one that computed least.
-        excess_ns: how much longer than the median rank: what the step would have been spared, had it computed as long
-            as that. Of an even number of ranks the lower of the two in the middle, so that of two it is the other one.
+        slowest: the rank that computed longest, or came last; of several the first.
+        spread_ns: how much longer than the one that computed least, or later than the one that came first.
+        excess_ns: the same beside the median rank: what the step would have been spared, had it been like that. Of an
+            even number of ranks the lower of the two in the middle, so that of two it is the other one.
     """
 
     slowest: int
@@ -33,9 +34,9 @@ def own_ns(e: StepRanks) -> list[int]:
 
 def rank_skew(e: StepRanks) -> RankSkew | None:
     """The skew of a step; None where fewer than two ranks tell of it."""
-    own = own_ns(e)
-    if len(own) < 2:
+    lag = e.late_ns if len(e.late_ns) == len(e.device_ns) else own_ns(e)
+    if len(lag) < 2:
         return None
-    ranked = sorted(own)
+    ranked = sorted(lag)
     longest = ranked[-1]
-    return RankSkew(own.index(longest), longest - ranked[0], longest - ranked[(len(own) - 1) // 2])
+    return RankSkew(lag.index(longest), longest - ranked[0], longest - ranked[(len(lag) - 1) // 2])

@@ -12,7 +12,8 @@ import tempfile
 WORDS = 64  # of 8 bytes, in a rank's cell
 SLOTS = 4  # plans that are kept; two steps are in flight at most
 FIRST_SLOT = 1 << 16  # bytes of a slot to begin with
-TIMES = 16  # steps whose times a cell keeps
+TIMES = 12  # steps whose times a cell keeps, in TIME_WORDS each
+TIME_WORDS = 4
 _BEATS, _TAKEN, _STEP, _PLACE, _MOVED, _STAGE, _FIRST_TIME = 0, 1, 2, 3, 4, 5, 8
 # What a rank does until it is ready, in this order.
 STAGES = ("starting its process", "loading its libraries", "meeting the other ranks", "loading its part of the model",
@@ -149,20 +150,29 @@ class Progress:
         step = self._words[rank * WORDS + _STEP]
         return step - 1 if step else None
 
-    def end_step(self, rank: int, number: int, device_ns: int, collective_ns: int) -> None:
-        """Tell what message `number` took on the rank's device, and what of that it waited in collectives."""
-        first = rank * WORDS + _FIRST_TIME + number % TIMES * 3
+    def end_step(self, rank: int, number: int, device_ns: int, collective_ns: int, came_ns: int = 0) -> None:
+        """Tell what message `number` took on the rank's device, and what of that it waited in collectives.
+
+        `came_ns`: the sum of the times at which it came to them; 0: not known.
+        """
+        first = rank * WORDS + _FIRST_TIME + number % TIMES * TIME_WORDS
         words = self._words
         words[first] = 0
-        words[first + 1], words[first + 2] = device_ns, collective_ns
+        words[first + 1], words[first + 2], words[first + 3] = device_ns, collective_ns, came_ns % (1 << 64)
         words[first] = number
 
-    def times(self, number: int) -> tuple[list[int], list[int]] | None:
-        """(device, collective) nanoseconds of each rank; None while not all have told them."""
-        words, firsts = self._words, [cell + _FIRST_TIME + number % TIMES * 3 for cell in self._ranks]
+    def times(self, number: int) -> tuple[list[int], list[int], list[int]] | None:
+        """(device, collective, late) nanoseconds of each rank; None while not all have told them.
+
+        Late: how much later than the first one it came to collectives, on balance; empty where that is not known.
+        """
+        words, firsts = self._words, [cell + _FIRST_TIME + number % TIMES * TIME_WORDS for cell in self._ranks]
         if any(words[first] != number for first in firsts):
             return None
-        return [words[first + 1] for first in firsts], [words[first + 2] for first in firsts]
+        came = [words[first + 3] for first in firsts]
+        after = [(each - came[0] + (1 << 63)) % (1 << 64) - (1 << 63) for each in came]  # sums beyond 64 bits wrap
+        late = [each - min(after) for each in after] if all(came) else []
+        return [words[first + 1] for first in firsts], [words[first + 2] for first in firsts], late
 
     def close(self) -> None:
         """Unmap the cells."""

@@ -65,6 +65,8 @@ class BuiltRank:
         is_done: whether collecting a launched step (its handle) would not wait.
         num_filed: blocks written to the swap file or read from it so far; from another thread.
         close: called last, after the runner was closed.
+        came_ns: the sum of the times at which this rank has come to its collectives so far, by the clock that ranks
+            share; always 0 where it is not known.
     """
 
     runner: LoadedRunner
@@ -72,6 +74,7 @@ class BuiltRank:
     is_done: Callable[[Any], bool] = field(default=lambda handle: True)
     num_filed: Callable[[], int] = field(default=lambda: 0)
     close: Callable[[], None] = field(default=lambda: None)
+    came_ns: Callable[[], int] = field(default=lambda: 0)
 
 
 class RankSetup:
@@ -138,6 +141,7 @@ class RankServer:
         self._runner = built.runner
         self._is_asynchronous, self._is_done = built.is_asynchronous, built.is_done
         self._collective_ns = 0
+        self._read_came_ns, self._came_ns = built.came_ns, built.came_ns()
         self._decoder = PlanDecoder()
         self._flights: deque[tuple[int, StepPlan, Any]] = deque()
         self._poll = select.poll()
@@ -192,7 +196,8 @@ class RankServer:
         waited = 0
         if plan.sequences:  # moves alone read nothing back from the device
             waited, self._collective_ns = result.collective_ns - self._collective_ns, result.collective_ns
-        self._progress.end_step(self._rank, number, result.device_ns, waited)
+        before, self._came_ns = self._came_ns, self._read_came_ns()  # where it is known, nothing else is in flight
+        self._progress.end_step(self._rank, number, result.device_ns, waited, self._came_ns - before)
         if self._rank == 0:
             self._send(Done(number, result))
         elif result.moved or not plan.sequences:

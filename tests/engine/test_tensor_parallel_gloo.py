@@ -106,6 +106,8 @@ def test_all_that_happens_to_requests_leaves_their_tokens_alone(options: dict[st
             assert {PrefixMatched, SequencePreempted} <= kinds
             assert (BlocksSwapped in kinds) == ("host_blocks" in options)
             assert (StepRanks in kinds) == (size == 2)
+            late = [event.late_ns for event in events if isinstance(event, StepRanks)]
+            assert all(len(each) == size and min(each) == 0 for each in late)
     assert found[0] == found[1]
 
 

@@ -73,9 +73,18 @@ def test_times_are_told_once_all_ranks_have_them(memory: int) -> None:
     for rank in range(3):
         assert progress.times(5) is None
         progress.end_step(rank, 5, 100 + rank, rank)
-    assert progress.times(5) == ([100, 101, 102], [0, 1, 2])
+    assert progress.times(5) == ([100, 101, 102], [0, 1, 2], [])
     progress.end_step(1, 5 + TIMES, 1, 1)
     assert progress.times(5) is None
+
+
+def test_how_late_ranks_came_is_told_where_all_know_and_sums_may_wrap(memory: int) -> None:
+    progress = Progress(memory, 3)
+    for rank, came in enumerate([(1 << 64) - 10, (1 << 64) + 20, (1 << 64) - 40]):
+        progress.end_step(rank, 1, 100, 50, came)
+        progress.end_step(rank, 2, 100, 50, came if rank else 0)
+    assert progress.times(1) == ([100] * 3, [50] * 3, [30, 60, 0])
+    assert progress.times(2) == ([100] * 3, [50] * 3, [])
 
 
 def test_the_memory_has_no_name() -> None:

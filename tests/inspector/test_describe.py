@@ -87,6 +87,11 @@ WORDS: list[tuple[AnyEvent, str, list[int]]] = [
         "on each rank 1.50, 2.00 ms, of it 0.25, 0.00 in collectives",
         [],
     ),
+    (
+        StepRanks(2, [1_500_000, 2_000_000], [250_000, 0], [0, 1_250_000]),
+        "on each rank 1.50, 2.00 ms, of it 0.25, 0.00 in collectives, late to them by 0.00, 1.25",
+        [],
+    ),
     (StepRetried(1, 2, "out of memory", 2), "step does not fit (out of memory): launched again in 2 parts", []),
 ]
 

@@ -63,6 +63,12 @@ def test_the_slowest_rank_is_compared_with_the_fastest_and_the_median_one(
     assert rank_skew(StepRanks(1, device, waited)) == skew
 
 
+def test_where_it_is_known_who_came_late_that_counts() -> None:
+    assert rank_skew(StepRanks(1, [10, 10], [1, 4], [0, 7])) == RankSkew(1, 7, 7)  # rank 0 computed longer
+    assert rank_skew(StepRanks(1, [9, 9, 9], [5, 1, 6], [3, 0, 8])) == RankSkew(2, 8, 5)
+    assert rank_skew(StepRanks(1, [10, 10], [1, 4], [7])) == RankSkew(0, 3, 3)  # of a damaged file
+
+
 @pytest.mark.parametrize(("device", "waited"), [([], []), ([5], [0])])
 def test_one_rank_or_none_has_no_skew(device: list[int], waited: list[int]) -> None:
     assert rank_skew(StepRanks(1, device, waited)) is None
