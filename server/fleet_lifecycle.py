@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
-import shutil
 import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 from .. import __version__
 from ..errors import InvalidConfig, NanolensError
 from .engine_process import LOG_LEVEL, start_logging
+from .fleet_end import LOOK_S, Ended, drain, within
 from .lifecycle import bind
-from .settings import ServeSettings
+from .ray_host import NODE, RayHost
+from .settings import ServeSettings, check_place
 from .startup import base_url, load_tokenizer_alone, say
 
-STORE_BYTES = 100 << 20  # of Ray's object store: answers are small
 APP = "nanolens"
 LOGGING = {"log_level": "WARNING"}  # of Ray Serve's processes
-_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+DELETE_S = 45.0  # for the replicas to end their engines, and for Ray to end the replicas
+LEAVE_S = 10.0  # for Ray to let go of this process
+ONE_S = 0.3  # signals closer than that are one: `timeout` and some shells send each twice, to the process and its group
+_OWN = {"RAY_AUTH_MODE": "token"}  # of a Ray that is started here
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # or a call that comes after the end starts another Ray
+}  # fmt: skip
+
+logger = logging.getLogger("nanolens.server")
 
 
 def run_fleet(settings: ServeSettings, keys: Sequence[str]) -> bool:
@@ -35,19 +45,25 @@ def run_fleet(settings: ServeSettings, keys: Sequence[str]) -> bool:
         UnknownModel, ModelLoadError: there is no such model.
         NanolensError: the replicas did not start.
     """
-    for name, value in _QUIET.items():
+    is_own = not os.environ.get("RAY_ADDRESS")
+    for name, value in (_QUIET | (_OWN if is_own else {})).items():
         os.environ.setdefault(name, value)
-    try:
-        import ray  # noqa: F401
-    except ImportError as error:
-        raise InvalidConfig(f"replicas={settings.replicas}: needs Ray: pip install 'nanolens[ray]'") from error
+    if importlib.util.find_spec("ray") is None:
+        raise InvalidConfig(f"replicas={settings.replicas}: needs Ray: pip install 'nanolens[ray]'")
     os.environ[LOG_LEVEL] = settings.log_level
     start_logging(settings.log_level)
     began = time.monotonic()
     say(f"nanolens {__version__}: {settings.engine.model}, {settings.replicas} replicas")
     load_tokenizer_alone(settings.engine.model)  # a model that is not there is known before Ray starts
+    if is_own and settings.engine.journal is not None:
+        warn_unwritable(settings.engine.journal)
+    with bind(settings.host, settings.port) as listener:  # a port that is taken is known at once
+        port = int(listener.getsockname()[1])
     signals = Signals()
-    with _ray(settings) as port, signals.taken():  # Ray takes signals, too, as it starts
+    with contextlib.ExitStack() as stack:
+        host = stack.enter_context(RayHost()) if is_own else None
+        stack.enter_context(_connected(settings, port, host))
+        stack.enter_context(signals.taken())  # Ray takes signals, too, as it starts
         return _serve(settings, keys, port, signals, began)
 
 
@@ -56,59 +72,53 @@ class Signals:
 
     Attributes:
         stop: set by SIGTERM and SIGINT.
+        hurry: set by a second one of these.
         again: set by SIGHUP.
         wake: set by each.
     """
 
-    def __init__(self) -> None:
-        self.stop, self.again, self.wake = threading.Event(), threading.Event(), threading.Event()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.stop, self.hurry, self.again, self.wake = (threading.Event() for _ in range(4))
+        self._clock, self._stopped_t = clock, 0.0
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
         """Handle them for as long as the block lasts."""
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        before = {number: signal.signal(number, self._on_signal) for number in numbers}
+        before = {number: signal.signal(number, self.on_signal) for number in numbers}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        (self.again if number == signal.SIGHUP else self.stop).set()
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal."""
+        if number == signal.SIGHUP:
+            self.again.set()
+        elif not self.stop.is_set():
+            self._stopped_t = self._clock()
+            self.stop.set()
+        elif self._clock() - self._stopped_t > ONE_S:
+            self.hurry.set()
         self.wake.set()
 
 
 @contextlib.contextmanager
-def _ray(settings: ServeSettings) -> Iterator[int]:
-    """Ray and Serve's HTTP, for as long as the block lasts: the port. With RAY_ADDRESS, the cluster that it names."""
+def _connected(settings: ServeSettings, port: int, host: RayHost | None) -> Iterator[None]:
+    """Ray Serve and its HTTP, for as long as the block lasts; without a host, of the cluster that RAY_ADDRESS names."""
     import ray
     from ray import serve
     from ray.serve.config import HTTPOptions
 
-    with bind(settings.host, settings.port) as listener:  # a port that is taken is known at once
-        port = int(listener.getsockname()[1])
-    folder = None
-    options: dict[str, Any] = {}
-    if not os.environ.get("RAY_ADDRESS"):
-        folder = tempfile.mkdtemp(prefix="nl-ray-")  # short: Ray's sockets lie in it
-        options = {
-            "include_dashboard": False, "object_store_memory": STORE_BYTES, "_temp_dir": folder,
-            "_node_ip_address": "127.0.0.1",
-        }  # fmt: skip
+    options = {} if host is None else {"address": host.address(), "_node_ip_address": NODE}
     try:
         ray.init(log_to_driver=False, configure_logging=False, **options)
-        try:
-            logging.getLogger("ray.serve").setLevel(logging.WARNING)
-            serve.start(http_options=HTTPOptions(host=settings.host, port=port), logging_config=LOGGING)
-            yield port
-        finally:
-            with contextlib.suppress(Exception):  # Ray's own: it may be gone
-                serve.delete(APP)  # in order; a cluster that others use keeps its Serve
-            ray.shutdown()
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+        serve.start(http_options=HTTPOptions(host=settings.host, port=port), logging_config=LOGGING)
+        yield
     finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        within(LEAVE_S, ray.shutdown)
 
 
 def _serve(settings: ServeSettings, keys: Sequence[str], port: int, signals: Signals, began: float) -> bool:
@@ -117,42 +127,143 @@ def _serve(settings: ServeSettings, keys: Sequence[str], port: int, signals: Sig
     from .ray_app import Fleet
 
     fleet = Fleet(settings, keys)
+
+    def deploy() -> Any:
+        return serve.run(fleet.application(), name=APP, logging_config=LOGGING)
+
+    first = Deployment(deploy)
+    deployments = [first]
     try:
-        handle = serve.run(fleet.application(), name=APP, logging_config=LOGGING)
-    except (RuntimeError, TimeoutError) as error:
+        first.wait(signals.stop)
         if signals.stop.is_set():
             say("ended before it was ready")
             return False
-        raise NanolensError(f"the replicas did not start: {_reason() or error}") from error
+        if first.error is not None:
+            raise NanolensError(f"the replicas did not start: {_reason() or first.error}") from first.error
+        _welcome(settings, port, began)
+        _serve_until_told(settings, signals, deploy, deployments)
+        ended = drain(first.handle, settings.drain_seconds, signals.hurry, _is_replacing)
+    finally:
+        if not within(DELETE_S, lambda: serve.delete(APP)):  # in order; a cluster that others use keeps its Serve
+            say("some replicas have not ended in time, or Ray is gone; what is left is ended")
+        for each in deployments:
+            each.join(LEAVE_S)  # it sees that the application is gone; after Ray's end it would break this process
+    say("ended" if ended is not Ended.WITHOUT_FRONT else "ended; the front was gone before")
+    return True
+
+
+def _welcome(settings: ServeSettings, port: int, began: float) -> None:
     base = base_url(settings, port)
     for line in (f"OpenAI API   {base}/v1", f"replicas     {base}/debug/fleet", f"metrics      {base}/metrics"):
         say(line)
     say(f"ready after {time.monotonic() - began:.1f} s")
+
+
+def _serve_until_told(
+    settings: ServeSettings, signals: Signals, deploy: Callable[[], object], deployments: list[Deployment]
+) -> None:
+    """Wait for the signal to stop, and replace the replicas meanwhile as often as told."""
     while not signals.stop.is_set():
         signals.wake.wait()
         signals.wake.clear()
         if signals.again.is_set() and not signals.stop.is_set():
             signals.again.clear()
-            say("SIGHUP: the replicas are replaced, one after the other")
-            handle = serve.run(fleet.application(), name=APP, logging_config=LOGGING)
-            say("the replicas have been replaced")
-    say(f"new requests are refused; those that run may take {settings.drain_seconds:g} s to finish")
+            if (new := replace_all(settings, deploy, signals.stop)) is not None:
+                deployments.append(new)
+
+
+class Deployment(threading.Thread):
+    """A call that deploys, which can't be ended before it is done, in a thread of its own.
+
+    Args:
+        deploy: the call.
+
+    Attributes:
+        handle: what came of it; None before, and where it failed.
+        error: why it failed.
+    """
+
+    def __init__(self, deploy: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self.handle: Any = None
+        self.error: Exception | None = None
+        self._deploy = deploy
+        self.start()
+
+    def run(self) -> None:
+        """Make the call."""
+        try:
+            self.handle = self._deploy()
+        except Exception as error:  # Ray's own, of many kinds
+            self.error = error
+
+    def wait(self, stop: threading.Event) -> None:
+        """Wait until it is done, or for as long as nobody says stop."""
+        while self.is_alive() and not stop.wait(LOOK_S):
+            pass
+
+
+def replace_all(
+    settings: ServeSettings, deploy: Callable[[], object], stop: threading.Event
+) -> Deployment | None:
+    """Replace the replicas one after the other; where the new ones can't start, the old ones stay.
+
+    Args:
+        settings: of the replicas.
+        deploy: makes it so.
+        stop: ends the wait, and with it what this would say.
+
+    Returns:
+        What may go on once this has been told to stop; None: nothing was begun.
+    """
+    say("SIGHUP: the replicas are replaced, one after the other")
+    new = None
     try:
-        handle.options(method_name="drain").remote().result(timeout_s=settings.drain_seconds)
-    except TimeoutError:
-        say("some requests are ended before they finished")
-    except Exception as error:  # Ray's own: there is nothing left to drain
-        say(f"the front is gone: {type(error).__name__}")
-    say("ended")
-    return True
+        load_tokenizer_alone(settings.engine.model)
+        check_place(settings.engine.swap_path)
+    except NanolensError as found:
+        reason = str(found)
+    else:
+        new = Deployment(deploy)
+        new.wait(stop)
+        reason = "" if new.error is None else _reason() or str(new.error) or "no reason is known"
+    if stop.is_set():
+        return new
+    if reason:
+        say(f"the replicas could not be replaced, and those that run stay: {' '.join(reason.split())[:500]}")
+    else:
+        say("the replicas have been replaced")
+    return new
+
+
+def _is_replacing() -> bool:
+    """Whether replicas, or a front, that others have taken the place of still run, as far as Ray knows."""
+    with contextlib.suppress(Exception):  # Ray's own
+        from ray import serve
+
+        found = serve.status().applications[APP].deployments.values()
+        return any(each.replica_states.get("STOPPING") for each in found)  # type: ignore[call-overload, unused-ignore]
+    return False
 
 
 def _reason() -> str:
     """What the replicas that did not start say, as far as Ray knows."""
-    from ray import serve
-
     with contextlib.suppress(Exception):  # Ray's own: then its first words have to do
+        from ray import serve
+
         found = serve.status().applications[APP].deployments
         told = [each.message.strip() for each in found.values() if each.status in ("DEPLOY_FAILED", "UNHEALTHY")]
         return "; ".join(each.splitlines()[-1] for each in told if each)  # of a traceback: what it ends in
     return ""
+
+
+def warn_unwritable(journal: str) -> None:
+    """Say what each replica would say of a journal that can't be written; Ray keeps its messages in files."""
+    try:
+        os.makedirs(journal, exist_ok=True)
+        with tempfile.TemporaryFile(dir=journal):
+            pass
+    except OSError as error:
+        logger.warning(
+            "journal in %s: %s; events are lost until it can be written again, generation goes on", journal, error
+        )

@@ -14,24 +14,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from .. import __version__
-from ..errors import InvalidConfig, NanolensError
-from ..telemetry.exporter_linger import ask_to_leave
+from ..errors import InvalidConfig
 from ..telemetry.registry import announced_server
 from .assembly import make_app, make_operations
-from .calls import RETRY_S
+from .ending import TELL_S, Ending
 from .engine_process import LOG_LEVEL, ServedEngine, start_logging
-from .errors import ApiError
 from .http_server import Http
 from .operations import Operations
 from .settings import ServeSettings
 from .startup import base_url, load_tokenizer_alone, say, urls
 
-ABORT_S = 2.0  # for the engine to end what runs once the drain is over; one that takes longer counts as hanging
-TELL_S = 1.0  # for clients to take the end of their answers; a connection that is stuck then is closed
 FLUSH_S = 5.0  # for answers that are being sent, once every request has ended
-EXPORTER_S = 3.0  # for the exporter to read the journal of an engine that is gone to its end
-CLOSE_S = 30.0  # for an engine that answers to end its journal
-CLOSE_HANGING_S = 2.0  # for one that does not, before it is killed
 
 logger = logging.getLogger("nanolens.server")
 
@@ -131,9 +124,9 @@ class Server:
         self._settings, self._operations = settings, operations
         self._engine = operations.state.engine
         self._signals = 0
-        self._hurry = asyncio.Event()  # a second signal came
         self._drain: asyncio.Task[None] | None = None
         self._http = Http(app, settings.access_log)
+        self._ending = Ending(operations, self._http.cut_stuck)
         if settings.access_log:
             logging.getLogger("uvicorn.access").setLevel(logging.INFO)
 
@@ -154,60 +147,35 @@ class Server:
                 watch.cancel()
                 if self._drain is not None:
                     self._drain.cancel()
-            return await self._end_engine()
+            was_alive = self._engine.is_alive
+            in_order = await self._ending.close()
         finally:  # last: from here on a signal ends this process alone
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
-
-    async def _end_engine(self) -> bool:
-        """End the engine's process, and say how that went; whether it lived until then, and ended in order."""
-        if not self._engine.is_alive:
-            await self._engine.close()
-            await end_exporter(self._engine.metrics_port)
-            say("ended; the engine had died before")
-            return False
-        if await self._close_within(CLOSE_S if await self._answers() else CLOSE_HANGING_S):
+        if in_order:
             say("ended")
             return True
-        await end_exporter(self._engine.metrics_port)
-        say("ended; the engine hung and was killed: what its journal had not written is lost")
+        say("ended; the engine hung and was killed: what its journal had not written is lost" if was_alive
+            else "ended; the engine had died before")  # fmt: skip
         return False
-
-    async def _close_within(self, seconds: float) -> bool:
-        """Close the engine; False: it was killed, after so many seconds or CLOSE_HANGING_S after someone hurried."""
-        self._hurry.clear()
-        closing = asyncio.ensure_future(self._engine.close(seconds))
-        hurry = asyncio.ensure_future(self._hurry.wait())
-        try:
-            await asyncio.wait((closing, hurry), return_when=asyncio.FIRST_COMPLETED)
-            in_time = closing.done() or await self._engine.close(CLOSE_HANGING_S)
-            return await closing and in_time
-        finally:
-            hurry.cancel()
 
     def on_signal(self, number: int) -> None:
         """Begin the drain, or hurry it up."""
         self._signals += 1
         if self._drain is None:
-            in_flight = self._operations.admission.in_flight
-            say(f"{signal.Signals(number).name}: new requests are refused; {in_flight} may take "
+            say(f"{signal.Signals(number).name}: new requests are refused; {self._ending.in_flight} may take "
                 f"{self._settings.drain_seconds:g} s to finish")  # fmt: skip
             self._drain = asyncio.get_running_loop().create_task(self._stop())
         else:
-            self._hurry.set()
+            self._ending.hurry.set()
 
     async def _stop(self) -> None:
         """Refuse, wait, abort, and end HTTP."""
-        operations = self._operations
-        operations.admission.stop()
-        operations.stopping.set()
-        if not await self._idle_within(self._settings.drain_seconds):
-            say(f"{operations.admission.in_flight} requests are ended before they finished")
-            self._hurry.clear()
-            if not (await self._abort_all() and await self._idle_within(TELL_S)):
-                self._give_up()
-                await self._idle_within(TELL_S)
-        operations.state.hung_up.set()
+        self._ending.refuse()
+        if not await self._ending.idle_within(self._settings.drain_seconds):
+            say(f"{self._ending.in_flight} requests are ended before they finished")
+            await self._ending.cut()
+        self._ending.hang_up()
         self._http.should_exit = True
         await asyncio.sleep(TELL_S)
         if stuck := self._http.cut_stuck():
@@ -215,54 +183,9 @@ class Server:
         await asyncio.sleep(FLUSH_S)
         self._http.cut_all()
 
-    async def _idle_within(self, seconds: float) -> bool:
-        """Wait until no request is left, the time is up or someone hurries: whether none is left."""
-        idle = asyncio.ensure_future(self._operations.admission.wait_idle())
-        hurry = asyncio.ensure_future(self._hurry.wait())
-        try:
-            done, _ = await asyncio.wait((idle, hurry), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            return idle in done
-        finally:
-            idle.cancel()
-            hurry.cancel()
-
-    async def _abort_all(self) -> bool:
-        """Have the engine end every request that a client waits for, with the reason "abort": whether it has."""
-        replies = self._operations.state.replies
-        try:
-            async with asyncio.timeout(ABORT_S):
-                await asyncio.gather(*map(self._engine.abort, list(replies)))  # takes those on their way along
-                while any(map(self._engine.has_request, replies)):
-                    await asyncio.sleep(RETRY_S)
-        except (NanolensError, TimeoutError):
-            return False
-        return True
-
-    def _give_up(self) -> None:
-        """End in an error what the engine has not ended, and let go of clients that take nothing."""
-        error = ApiError(503, "the server stops, and the engine has not ended the request in time", code="stopping")
-        for call in list(self._operations.state.calls):
-            call.give_up(error)
-        self._http.cut_stuck()
-
-    async def _answers(self) -> bool:
-        """Whether the engine answers at all; it does between two steps."""
-        try:
-            await asyncio.wait_for(self._engine.progress(), ABORT_S)
-        except (NanolensError, TimeoutError):
-            return False
-        return True
-
     async def _watch(self) -> None:
         """Look after the engine until it is gone, and say so."""
         await self._operations.watch.run()
         if self._signals == 0:
             logger.critical("the engine has died: requests get 503 and /health fails until the server is restarted")
         sys.stderr.flush()
-
-
-async def end_exporter(port: int | None) -> None:
-    """Let go of the exporter of an engine that is gone: a server that ends leaves no process behind."""
-    deadline = time.monotonic() + EXPORTER_S
-    while port is not None and time.monotonic() < deadline and not await asyncio.to_thread(ask_to_leave, port):
-        await asyncio.sleep(RETRY_S)

@@ -19,7 +19,8 @@ from .settings import ServeSettings, load_settings
 
 ROOM = 64  # calls of a replica beside those that generate: looks at it, and those that it refuses
 HEALTH_S = 2.0  # between two looks of Ray at a replica
-NO_GRACE_S = 1.0
+GRACE_S = 40.0  # beyond the drain, for a replica to end what runs and its engine, before Ray kills it
+FRONT_GRACE_S = 45.0  # the same of the front, which passes on how the replicas' answers end
 START_TRIES = 3  # of a replica, before the fleet counts as one that can't start
 
 
@@ -42,6 +43,7 @@ class Fleet:
     ) -> None:
         self.settings, self._keys, self._router = settings, tuple(keys), router
         self._actor_options = _resources(settings) if actor_options is None else actor_options
+        self._takes_gpus = bool(self._actor_options.get("num_gpus"))
         self._block_key = new_block_key()
         self._name = f"fleet-{secrets.token_hex(4)}"
 
@@ -52,7 +54,7 @@ class Fleet:
             Front, name="Front", num_replicas=1, ray_actor_options={"num_cpus": 0.1},
             max_ongoing_requests=1 << 16, max_surge_percent=100,
             health_check_period_s=HEALTH_S, graceful_shutdown_wait_loop_s=0.2,
-            graceful_shutdown_timeout_s=self.settings.drain_seconds + NO_GRACE_S,
+            graceful_shutdown_timeout_s=self.settings.drain_seconds + FRONT_GRACE_S,
             logging_config={"enable_access_log": self.settings.access_log},
         )  # fmt: skip
         return front.bind(replicas, self._name, self.settings, self._keys, self._block_key)
@@ -67,7 +69,8 @@ class Fleet:
         return serve.deployment(
             Replica, name="Replica", ray_actor_options=self._actor_options, max_ongoing_requests=room,
             health_check_period_s=HEALTH_S, health_check_timeout_s=settings.stall_seconds,
-            graceful_shutdown_timeout_s=settings.drain_seconds + NO_GRACE_S, graceful_shutdown_wait_loop_s=0.2,
+            graceful_shutdown_timeout_s=settings.drain_seconds + GRACE_S, graceful_shutdown_wait_loop_s=0.2,
+            max_surge_percent=0 if self._takes_gpus else 1,  # rounded up: one at a time
             max_constructor_retry_count=START_TRIES, logging_config={"enable_access_log": False},
             request_router_config=RequestRouterConfig(
                 request_router_class=self._router,

@@ -30,6 +30,7 @@ from .fleet_metrics import RouterMetrics
 from .fleet_paths import OF_ONE, Homes, split_replica
 from .fleet_prefixes import GENERATING, PromptHashes
 from .fleet_relay import Attempt, Elsewhere, Relay
+from .fleet_retiring import END_S, HEARD_S, Word
 from .fleet_spans import RouterSpan, RouterSpans
 from .fleet_view import fleet_of
 from .request_ids import HEADER, RequestIds, request_id_of
@@ -72,7 +73,7 @@ class Front:
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._watch: asyncio.Task[None] | None = None
         self._open = 0  # requests that are being answered
-        self._stopping = False
+        self._stopping, self._word = False, Word.GO_ON
         limited = BodyLimit(self._answer, settings.max_body_bytes)
         self._app: ASGIApp = RequestIds(AuthMiddleware(limited, ApiKeys(keys), settings.debug_needs_key))
 
@@ -86,11 +87,30 @@ class Front:
         """Handle a request."""
         return _Answer(self._app)
 
-    async def drain(self) -> None:
-        """Let nobody in from here on, and wait until every answer that generates has ended."""
+    async def drain(self) -> int:
+        """Let nobody in from here on: how many answers that generate have not ended."""
         self._stopping = True
-        while self._open:
-            await asyncio.sleep(LOOK_S)
+        return self._num_open()
+
+    async def end(self) -> int:
+        """Have every replica end what it runs, and wait for it: how many answers have not ended all the same."""
+        self._word = Word.END
+        await asyncio.sleep(HEARD_S)  # those that are being replaced are not known here, and ask all the same
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                while self._num_open():
+                    await asyncio.sleep(LOOK_S / 5)
+        return self._num_open()
+
+    def _num_open(self) -> int:
+        """Answers that have not ended: of this front, or else of the one that it has replaced."""
+        reports = [report for report, _, _ in self._fleet.reports() if not report.trouble]
+        return self._open or sum(each.running + each.waiting for each in reports)
+
+    async def word(self, replica: str) -> Word:
+        """What a replica that asks is told."""
+        known = self._fleet.replicas
+        return Word.LEFT_OUT if known and replica not in known and self._word is Word.GO_ON else self._word
 
     async def __del__(self) -> None:
         """Called by Ray at the end."""

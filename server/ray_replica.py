@@ -15,15 +15,16 @@ from ..engine.block_key import BLOCK_KEY
 from ..errors import EngineDead
 from .asgi_calls import answer
 from .assembly import make_app, make_operations
+from .ending import Ending, end_exporter
 from .engine_process import LOG_LEVEL, ServedEngine, start_logging
 from .errors import ApiError
 from .fleet_journal import CacheFold, JournalFollower
 from .fleet_messages import Ask, HttpCall, Report
-from .lifecycle import end_exporter
+from .fleet_retiring import Retiring, Word
 from .settings import ServeSettings
 from .startup import load_tokenizer_alone
 
-CLOSE_S = 15.0
+FRONT = "Front"  # what the deployment of the front is called
 HEADER = b"x-nanolens-replica"
 
 
@@ -44,6 +45,8 @@ class Replica:
         self._follower: JournalFollower | None = None
         self._watch: asyncio.Task[None] | None = None
         self._engine: ServedEngine | None = None
+        self._ending: Ending | None = None
+        self._retiring: asyncio.Task[None] | None = None
 
     async def record_replica_metadata(self) -> dict[str, str]:
         """Called by Ray once, before any call: starts the engine.
@@ -93,12 +96,14 @@ class Replica:
 
     async def __del__(self) -> None:
         """Called by Ray once every call has ended, or the time to drain is over."""
-        if self._watch is not None:
-            self._watch.cancel()
+        for task in filter(None, (self._watch, self._retiring)):
+            task.cancel()
         if self._follower is not None:
             await asyncio.to_thread(self._follower.stop)
-        if self._engine is not None:
-            await self._engine.close(CLOSE_S)
+        if self._ending is not None:
+            await self._ending.close()
+        elif self._engine is not None:
+            await self._engine.close()
 
     async def _start(self) -> None:
         os.environ[LOG_LEVEL] = self._settings.log_level
@@ -112,8 +117,16 @@ class Replica:
             os.environ.pop(BLOCK_KEY, None)
         self._operations = make_operations(self._settings, engine, tokenizer)
         self._app = make_app(self._settings, self._operations, self._keys)
+        self._ending = Ending(self._operations)
         self._watch = asyncio.get_running_loop().create_task(self._look_after(engine))
         self._follower = JournalFollower(self._fold, str(engine.started.config["journal"]), engine.started.run_id)
+        retiring = Retiring(self._ending, self._ask_front, self._settings.drain_seconds)
+        self._retiring = asyncio.get_running_loop().create_task(retiring.run())
+
+    async def _ask_front(self) -> Word:
+        """What the front has to say to this replica."""
+        front = serve.get_deployment_handle(FRONT, serve.get_replica_context().app_name)
+        return Word(await front.options(method_name="word").remote(self._name))
 
     async def _look_after(self, engine: ServedEngine) -> None:
         """Watch the engine until it is gone; its exporter, which stays for a last scrape, has nobody to wait for."""

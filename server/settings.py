@@ -162,8 +162,14 @@ def _check_key(key: str, name: str) -> None:
         raise InvalidConfig(f"{name}: a key has at least {MIN_KEY} characters, all of printable ASCII without spaces")
 
 
-def _check_place(swap_path: str) -> None:
-    """Refuse a swap file where none can be made, before a model is loaded; the engine itself checks all the rest."""
+def check_place(swap_path: str | None) -> None:
+    """Refuse a swap file where none can be made, before a model is loaded; the engine itself checks all the rest.
+
+    Raises:
+        InvalidConfig: naming the place.
+    """
+    if swap_path is None:
+        return
     directory = Path(swap_path).absolute().parent
     if not directory.is_dir():
         raise InvalidConfig(f"swap_path={swap_path!r}: there is no directory {str(directory)!r}; make it first")
@@ -200,8 +206,7 @@ def load_settings(
     settings = ServeSettings(
         engine=engine, **{name: value for name, value in values.items() if name not in of_engine}
     )
-    if engine.swap_path is not None:
-        _check_place(engine.swap_path)
+    check_place(engine.swap_path)
     needs_journal = settings.replicas is not None and engine.journal is None and not engine.exports
     if (settings.metrics or needs_journal) and engine.recording and engine.metrics_port is None:
         settings = dataclasses.replace(settings, engine=dataclasses.replace(engine, metrics_port=0))

@@ -1,0 +1,85 @@
+"""The last steps of a fleet, with a limit on each: what a Ray that is gone would never answer. Knows no Ray."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from .fleet_retiring import END_S, HEARD_S
+from .startup import say
+
+LOOK_S = 0.25  # between two questions to the front
+ASK_S = 5.0  # for the answer to one; a front that has died is back within seconds
+
+
+class Ended(Enum):
+    """How what ran has ended."""
+
+    FINISHED = "finished"
+    CUT = "cut"
+    WITHOUT_FRONT = "without front"
+
+
+def drain(
+    handle: Any,
+    seconds: float,
+    hurry: threading.Event,
+    is_replacing: Callable[[], bool] = lambda: False,
+    ask_s: float = ASK_S,
+) -> Ended:
+    """Let nobody in, wait for what runs until the time is up or somebody hurries, and have the rest ended.
+
+    Args:
+        handle: of the front.
+        seconds: that requests may take.
+        hurry: ends the wait.
+        is_replacing: whether replicas run that the front knows no more, or a front that has been replaced.
+        ask_s: for an answer of the front.
+    """
+    say(f"new requests are refused; those that run may take {seconds:g} s to finish")
+    deadline = time.monotonic() + seconds
+    num_open: int | None = None
+    failures = 0
+    while failures < 2:
+        try:
+            num_open, failures = handle.options(method_name="drain").remote().result(timeout_s=ask_s), 0
+        except Exception as error:  # Ray's own, of many kinds
+            failures += 1
+            trouble = f"the front does not answer: {type(error).__name__}"
+        if num_open == 0 and not is_replacing():
+            return Ended.FINISHED
+        if hurry.is_set() or time.monotonic() >= deadline:
+            break
+        hurry.wait(LOOK_S)
+    if failures:
+        say(trouble)
+        return Ended.WITHOUT_FRONT
+    say(f"{num_open or 'some'} requests are ended before they finished")
+    try:
+        left = handle.options(method_name="end").remote().result(timeout_s=HEARD_S + END_S + ask_s)
+    except Exception as error:  # Ray's own
+        say(f"the front does not answer: {type(error).__name__}")
+        return Ended.WITHOUT_FRONT
+    if left:
+        say(f"{left} answers are cut: their replicas, or their clients, take no end")
+    return Ended.CUT
+
+
+def within(seconds: float, work: Callable[[], object]) -> bool:
+    """Do something that may never end: whether it has, and without an exception, in so many seconds."""
+    done: list[bool] = []
+
+    def do() -> None:
+        try:
+            work()
+        except Exception:  # Ray's own: it may be gone
+            return
+        done.append(True)
+
+    thread = threading.Thread(target=do, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return bool(done)
