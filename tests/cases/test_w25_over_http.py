@@ -57,11 +57,14 @@ def test_none_of_them_is_in_the_waiting_gauge(tiny_server: Server) -> None:
     server.wait_idle()
     for path, body, _ in BAD.values():
         assert server.post(path, body).status == 400
-    refused = sum(isinstance(event, RequestRefused) for event in server.events())
-    server.wait_until(lambda: _refused(server) == refused, "counted in a scrape")
+    server.wait_until(lambda: _refused(server) == _recorded(server), "counted in a scrape")
     found = server.metrics()
     for status in ("WAITING", "RUNNING", "PAUSED"):
         assert found[key("sequences", status=status)] == 0
+
+
+def _recorded(server: Server) -> int:
+    return sum(isinstance(event, RequestRefused) for event in server.events())
 
 
 def _refused(server: Server) -> float:
