@@ -44,28 +44,40 @@ def drain(
     num_open: int | None = None
     failures = 0
     while failures < 2:
-        try:
-            num_open, failures = handle.options(method_name="drain").remote().result(timeout_s=ask_s), 0
-        except Exception as error:  # Ray's own, of many kinds
-            failures += 1
-            trouble = f"the front does not answer: {type(error).__name__}"
+        found, trouble = _asked(handle, "drain", ask_s)
+        failures = failures + 1 if trouble else 0
+        num_open = num_open if found is None else found
         if num_open == 0 and not is_replacing():
             return Ended.FINISHED
         if hurry.is_set() or time.monotonic() >= deadline:
             break
         hurry.wait(LOOK_S)
-    if failures:
-        say(trouble)
-        return Ended.WITHOUT_FRONT
-    say(f"{num_open or 'some'} requests are ended before they finished")
-    try:
-        left = handle.options(method_name="end").remote().result(timeout_s=HEARD_S + END_S + ask_s)
-    except Exception as error:  # Ray's own
-        say(f"the front does not answer: {type(error).__name__}")
+    if not trouble:
+        say(f"{num_open or 'some'} requests are ended before they finished")
+        left, trouble = _asked(handle, "end", HEARD_S + END_S + ask_s)
+    if trouble:
+        say(f"the front does not answer: {trouble}")
         return Ended.WITHOUT_FRONT
     if left:
         say(f"{left} answers are cut: their replicas, or their clients, take no end")
     return Ended.CUT
+
+
+def _asked(handle: Any, method: str, seconds: float) -> tuple[int | None, str]:
+    """What a method of the front answers, or why there is no answer. Without Ray, not even the call returns."""
+    answers: list[int] = []
+    troubles: list[str] = []
+
+    def ask() -> None:
+        try:
+            answers.append(handle.options(method_name=method).remote().result(timeout_s=seconds))
+        except Exception as error:  # Ray's own, of many kinds
+            troubles.append(type(error).__name__)
+
+    within(seconds + 1.0, ask)
+    if answers:
+        return answers[0], ""
+    return None, troubles[0] if troubles else "it takes too long"
 
 
 def within(seconds: float, work: Callable[[], object]) -> bool:

@@ -7,17 +7,19 @@ import importlib.util
 import logging
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 from .. import __version__
 from ..errors import InvalidConfig, NanolensError
 from .engine_process import LOG_LEVEL, start_logging
-from .fleet_end import LOOK_S, Ended, drain, within
+from .fleet_end import ASK_S, LOOK_S, Ended, drain, within
 from .lifecycle import bind
 from .ray_host import NODE, RayHost
 from .settings import ServeSettings, check_place
@@ -26,7 +28,7 @@ from .startup import base_url, load_tokenizer_alone, say
 APP = "nanolens"
 LOGGING = {"log_level": "WARNING"}  # of Ray Serve's processes
 DELETE_S = 45.0  # for the replicas to end their engines, and for Ray to end the replicas
-LEAVE_S = 10.0  # for Ray to let go of this process
+LEAVE_S = 5.0  # for Ray to let go of this process
 ONE_S = 0.3  # signals closer than that are one: `timeout` and some shells send each twice, to the process and its group
 _OWN = {"RAY_AUTH_MODE": "token"}  # of a Ray that is started here
 _QUIET = {
@@ -60,11 +62,20 @@ def run_fleet(settings: ServeSettings, keys: Sequence[str]) -> bool:
     with bind(settings.host, settings.port) as listener:  # a port that is taken is known at once
         port = int(listener.getsockname()[1])
     signals = Signals()
-    with contextlib.ExitStack() as stack:
-        host = stack.enter_context(RayHost()) if is_own else None
-        stack.enter_context(_connected(settings, port, host))
-        stack.enter_context(signals.taken())  # Ray takes signals, too, as it starts
-        return _serve(settings, keys, port, signals, began)
+    connection, is_over = _Connection(), False
+    try:
+        with contextlib.ExitStack() as stack:
+            host = stack.enter_context(RayHost()) if is_own else None
+            stack.enter_context(_connected(settings, port, host, connection))
+            stack.enter_context(signals.taken())  # Ray takes signals, too, as it starts
+            is_over = _serve(settings, keys, port, signals, began)
+    finally:
+        if not connection.is_closed:
+            if (error := sys.exc_info()[1]) is not None:
+                say(str(error))
+            say("Ray was gone before the end")
+            os._exit(1)  # its threads in this process would hold it for a minute, and then break it off
+    return is_over
 
 
 class Signals:
@@ -104,8 +115,21 @@ class Signals:
         self.wake.set()
 
 
+@dataclass
+class _Connection:
+    """To Ray.
+
+    Attributes:
+        is_closed: whether there is none, any more or yet.
+    """
+
+    is_closed: bool = True
+
+
 @contextlib.contextmanager
-def _connected(settings: ServeSettings, port: int, host: RayHost | None) -> Iterator[None]:
+def _connected(
+    settings: ServeSettings, port: int, host: RayHost | None, connection: _Connection
+) -> Iterator[None]:
     """Ray Serve and its HTTP, for as long as the block lasts; without a host, of the cluster that RAY_ADDRESS names."""
     import ray
     from ray import serve
@@ -118,7 +142,7 @@ def _connected(settings: ServeSettings, port: int, host: RayHost | None) -> Iter
         serve.start(http_options=HTTPOptions(host=settings.host, port=port), logging_config=LOGGING)
         yield
     finally:
-        within(LEAVE_S, ray.shutdown)
+        connection.is_closed = within(LEAVE_S, ray.shutdown)
 
 
 def _serve(settings: ServeSettings, keys: Sequence[str], port: int, signals: Signals, began: float) -> bool:
@@ -144,7 +168,8 @@ def _serve(settings: ServeSettings, keys: Sequence[str], port: int, signals: Sig
         _serve_until_told(settings, signals, deploy, deployments)
         ended = drain(first.handle, settings.drain_seconds, signals.hurry, _is_replacing)
     finally:
-        if not within(DELETE_S, lambda: serve.delete(APP)):  # in order; a cluster that others use keeps its Serve
+        is_there = within(ASK_S, serve.status)  # each step without it would take as long as it may
+        if not (is_there and within(DELETE_S, lambda: serve.delete(APP))):  # a cluster that others use keeps its Serve
             say("some replicas have not ended in time, or Ray is gone; what is left is ended")
         for each in deployments:
             each.join(LEAVE_S)  # it sees that the application is gone; after Ray's end it would break this process

@@ -23,7 +23,7 @@ from ..errors import NanolensError
 
 STORE_BYTES = 100 << 20  # of Ray's object store: answers are small
 NODE = "127.0.0.1"
-END_S = 15.0  # for Ray to end, before its processes are killed
+END_S = 10.0  # for Ray to end, before its processes are killed
 PREFIX = "nl-ray-"  # short: Ray's sockets lie in it
 LOCK = "lock"  # held by the process that made the folder, for as long as it lives
 

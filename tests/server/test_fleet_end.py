@@ -136,6 +136,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for module in (fleet_end, fleet_lifecycle):
         monkeypatch.setattr(module, "say", lines.append)
     monkeypatch.setattr(fleet_end, "LOOK_S", 0.001)
+    monkeypatch.setattr(fleet_lifecycle, "_reason", str)  # Ray, where there is one, would start to tell
     monkeypatch.setattr(fleet_lifecycle, "load_tokenizer_alone", lambda model: None)  # it leaves none with torch
     return lines
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import random
+import re
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -247,9 +250,9 @@ def test_requests_that_waited_at_a_replica_that_dies_are_answered_by_another(
     fleet.wait_for(2, without=[victim])
     events = [event for frame in JournalReader(journals[1]).frames() for event in frame.events]
     routes = {event.request: event.route for event in events if isinstance(event, RequestArrived)}
-    again = {name: route for name, route in routes.items() if route is not None and route["attempt"] == 2}
-    assert len(again) > 2 and {route["left"] for route in again.values()} == {victim}
-    assert main(["explain", *journals, next(iter(again))]) == 0
+    again = [name for name, route in routes.items() if route is not None and route.get("left") == victim]
+    assert len(again) > 2 and {routes[name]["attempt"] for name in again} == {2}  # type: ignore[index]
+    assert main(["explain", *journals, again[0]]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert f"was tried on {victim} (" in text and f"; this was attempt 2, after {victim}." in text
 
@@ -264,3 +267,22 @@ def test_a_rolling_restart_under_load_loses_no_request(fleet: FleetServer) -> No
         results += load.run(20)
     fleet.wait_for(2, without=before)
     assert set(results) == {"ok"}
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_left_of_a_fleet_that_is_killed(fleet: FleetServer) -> None:
+    """The last one: it ends the fleet."""
+    def commands() -> list[str]:
+        found = []
+        for pid in fleet.pids():
+            with contextlib.suppress(OSError):
+                found.append(Path(f"/proc/{pid}/cmdline").read_text())
+        return [each for each in found if "exporter" not in each]  # which stay for a last scrape
+
+    (folder,) = set(re.findall(r"[^\0= ]*/nl-ray-[^/\0 ]+", " ".join(commands())))
+    assert Path(folder).exists()
+    os.kill(fleet.process.pid, signal.SIGKILL)
+    fleet.process.wait()
+    wait_until(lambda: not commands(), "processes are left")
+    assert not Path(folder).exists()
+    fleet.kill()

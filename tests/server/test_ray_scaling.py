@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import pytest
 
 from fleets import FleetServer
+from nanolens.server.fleet_lifecycle import ONE_S
+from nanolens.telemetry.events import EngineStopped
+from nanolens.telemetry.reader import JournalReader
 from serve import completion
 
 KEY = "a-key-for-tests"
@@ -28,7 +34,7 @@ def fleet(
     (folder / "keys").write_text(KEY + "\n")
     with FleetServer(
         folder, replicas=1, max_replicas=2, scale_queue_s=0.2, max_num_seqs=1, api_key_file=folder / "keys",
-        drain_seconds=5,
+        drain_seconds=600,
     ) as server:  # fmt: skip
         server.wait_for(1)
         yield server
@@ -77,3 +83,23 @@ def test_requests_that_wait_too_long_bring_another_replica(fleet: FleetServer) -
         enough.set()
         for thread in threads:
             thread.join()
+
+
+@pytest.mark.timeout(300)
+def test_a_signal_to_the_group_and_a_second_one_end_it_as_they_end_one_server(fleet: FleetServer) -> None:
+    """The last one: it ends the fleet."""
+    journals = [each["journal"] for each in fleet.replicas().values()]
+    with fleet.stream("/v1/completions", completion("x", **LONG | {"n": 8}), HEADERS) as wire:
+        next(wire.events())
+        os.killpg(fleet.process.pid, signal.SIGTERM)
+        fleet.wait_until(lambda: fleet.get("/ready").status == 503, "draining")
+        assert fleet.post("/v1/completions", completion("x"), HEADERS).error["code"] == "stopping"
+        time.sleep(2 * ONE_S)  # or it counts as the same one
+        fleet.process.send_signal(signal.SIGINT)
+        ends = [choice["finish_reason"] for chunk in wire.chunks() for choice in chunk["choices"]]
+        assert "abort" in ends
+    assert fleet.wait_gone() == 0
+    assert fleet.said.endswith("nano-serve: ended\n")
+    for journal in journals:
+        events = [event for frame in JournalReader(journal).frames() for event in frame.events]
+        assert isinstance(events[-1], EngineStopped)
