@@ -267,10 +267,11 @@ class Ranks:
         if isinstance(error, NanolensError) and not isinstance(error, EngineDead):  # words for whoever starts it
             self.kill()
             raise error
-        stages = self.progress.stages()
-        behind = "".join(f"; rank {other} is {STAGES[at]}" for other, at in enumerate(stages) if at < stages[rank])
-        what = error if isinstance(error, EngineDead) else f"failed while {self._stage(rank)}: {describe(error)}"
-        self._end_start(rank, f"{what}{behind}")
+        if not isinstance(error, EngineDead):
+            self._end_start(rank, f"failed while {self._stage(rank)}: {describe(error)}")
+        stages = self.progress.stages()  # it has waited for others in vain
+        behind = [f"rank {other} is {STAGES[at]}" for other, at in enumerate(stages) if at < stages[rank]]
+        self._end_start(rank, "; ".join([str(error), *behind]))
 
     def _stage(self, rank: int) -> str:
         return STAGES[self.progress.stages()[rank]]
