@@ -18,6 +18,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import InvalidConfig, NanolensError
+from ..telemetry.registry import announced_server
 from .engine_process import LOG_LEVEL, start_logging
 from .fleet_end import ASK_S, LOOK_S, Ended, drain, within
 from .lifecycle import bind
@@ -164,9 +165,10 @@ def _serve(settings: ServeSettings, keys: Sequence[str], port: int, signals: Sig
             return False
         if first.error is not None:
             raise NanolensError(f"the replicas did not start: {_reason() or first.error}") from first.error
-        _welcome(settings, port, began)
-        _serve_until_told(settings, signals, deploy, deployments)
-        ended = drain(first.handle, settings.drain_seconds, signals.hurry, _is_replacing)
+        with announced_server(base_url(settings, port), settings.model_names[0], "", settings.engine.journal or ""):
+            _welcome(settings, port, began)
+            _serve_until_told(settings, signals, deploy, deployments)
+            ended = drain(first.handle, settings.drain_seconds, signals.hurry, _is_replacing)
     finally:
         is_there = within(ASK_S, serve.status)  # each step without it would take as long as it may
         if not (is_there and within(DELETE_S, lambda: serve.delete(APP))):  # a cluster that others use keeps its Serve

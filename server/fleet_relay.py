@@ -4,6 +4,7 @@ as long as nothing that was generated has reached the client. Knows no Ray.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +16,13 @@ from .errors import ApiError
 from .fleet_messages import HttpCall
 from .fleet_metrics import RouterMetrics
 from .fleet_spans import RouterSpan
+from .request_ids import HEADER
 from .sse import DONE, event
 
 MAX_TRIES = 4
+_ID = HEADER.encode()
 _ELSEWHERE = (429, 503)  # what one replica has no room for, another one may have
+_ERROR = b'data: {"error"'  # what an event that is one begins with
 _LOST = frozenset({"engine_dead", "engine_silent", "stopping"})
 Messages = AsyncIterator[list[dict[str, Any]]]
 
@@ -51,6 +55,7 @@ class Relay:
         others: whether there are replicas beside these.
         metrics: counts.
         span: notes what happens.
+        on_head: told the id of the request, as its replica has it, and the replica, once that answers.
     """
 
     def __init__(
@@ -60,8 +65,9 @@ class Relay:
         others: Callable[[frozenset[str]], bool],
         metrics: RouterMetrics,
         span: RouterSpan,
+        on_head: Callable[[str, str], None] = lambda request, replica: None,
     ) -> None:
-        self._ask, self._others = ask, others
+        self._ask, self._others, self._on_head = ask, others, on_head
         self._metrics, self._span = metrics, span
         self._passing = Passing(send)
 
@@ -72,9 +78,13 @@ class Relay:
             call = call.again(avoid, number)
             self._passing.begin(may_refuse=number < MAX_TRIES)
             attempt = self._ask(call)
+            self._is_noted = False
             try:
                 await self._follow(attempt, call, avoid)
                 return
+            except asyncio.CancelledError:
+                self._note(call)
+                raise
             except Elsewhere as error:
                 tried = call.route.replica or next(iter(call.route.order), "")
                 avoid |= {tried}
@@ -87,6 +97,9 @@ class Relay:
                 await self._passing.fail(_broken(tried, self._passing.has_generated))
                 return
             finally:
+                if code := self._passing.lost:
+                    self._metrics.broken[call.route.replica] += 1
+                    self._span.error = f"replica {call.route.replica}: {code}"
                 if not self.has_ended:
                     attempt.cancel()
                 attempt.end()
@@ -98,19 +111,25 @@ class Relay:
 
     async def _follow(self, attempt: Attempt, call: HttpCall, avoid: frozenset[str]) -> None:
         """Pass an answer on."""
-        is_noted = False
         async for messages in attempt.messages:
-            if not is_noted:
-                is_noted = True
-                self._span.note(call.route)
-                if call.generates:
-                    self._metrics.routed[call.route.replica, call.route.reason] += 1
+            if not self._is_noted:
+                self._note(call)
+                if request := _id_in(messages[0]):
+                    self._on_head(request, call.route.replica)
                 if call.pinned or not self._others(avoid | {call.route.replica}):
                     self._passing.must_take()
             for message in messages:
                 await self._passing.take(message)
         if not self._passing.has_ended:
             raise Elsewhere("the answer has no end")
+
+    def _note(self, call: HttpCall) -> None:
+        """Note where a call went, as soon as that is known."""
+        if not self._is_noted and call.route.replica:
+            self._is_noted = True
+            self._span.note(call.route)
+            if call.generates:
+                self._metrics.routed[call.route.replica, call.route.reason] += 1
 
 
 class Passing:
@@ -119,12 +138,14 @@ class Passing:
     Attributes:
         has_generated: whether it got something that a model has made.
         has_ended: whether it got it all.
+        lost: code of the error that it got as the engine was gone; "": none.
     """
 
     def __init__(self, send: Send) -> None:
         self._send: Callable[[Message], Awaitable[None]] = send
         self.has_generated = False
         self.has_ended = False
+        self.lost = ""
         self._head: dict[str, Any] | None = None  # held back until there is something behind it
         self._is_stream = False
         self._has_begun = False
@@ -189,6 +210,8 @@ class Passing:
                 self._openings += 1
             else:
                 self.has_generated = True
+        if body.startswith(_ERROR) or (self._head is not None and self._head["status"] >= 500):
+            self.lost = lost_code(body) or self.lost
         if self._head is not None:
             head, self._head = self._head, None
             self._has_begun = True
@@ -213,6 +236,22 @@ class Passing:
             {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
         )
         await self._send({"type": "http.response.body", "body": bytes(response.body), "more_body": False})
+
+
+def lost_code(data: bytes) -> str:
+    """The code of an error, as an event or a whole answer, that says that the engine is gone; "" for all else."""
+    try:
+        value = msgspec.json.decode(data.removeprefix(b"data: "))
+    except msgspec.DecodeError:
+        return ""
+    error = value.get("error") if isinstance(value, dict) else None
+    code = error.get("code") if isinstance(error, dict) else None
+    return str(code) if code in _LOST else ""
+
+
+def _id_in(message: dict[str, Any]) -> str:
+    """The request's id on the head of an answer; "": none."""
+    return next((value.decode("latin-1") for name, value in message.get("headers", ()) if name == _ID), "")
 
 
 def kind_of(data: bytes) -> str:

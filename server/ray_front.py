@@ -27,7 +27,7 @@ from .engine_process import start_logging
 from .errors import ApiError, as_api_error, json_response
 from .fleet_messages import Ask, HttpCall
 from .fleet_metrics import RouterMetrics
-from .fleet_paths import OF_ONE, Homes, split_replica
+from .fleet_paths import OF_ONE, Homes, is_own, split_replica
 from .fleet_prefixes import GENERATING, PromptHashes
 from .fleet_relay import Attempt, Elsewhere, Relay
 from .fleet_retiring import END_S, HEARD_S, Word
@@ -42,6 +42,7 @@ ASK_S = 5.0  # for the answer to one
 MAX_CHOICES = 512  # that /debug/fleet shows
 TRACEPARENT = b"traceparent"
 _NAME = HEADER.encode()
+_OWN_NAME = b"x-nanolens-request-id"  # of the id that a request goes by
 _OPENMETRICS = "application/openmetrics-text"
 
 logger = logging.getLogger("nanolens.server")
@@ -142,16 +143,16 @@ class Front:
                 raise ApiError(404, f"there is no replica {call.pinned[:100]!r} now; there are {_listed(known)}",
                                code="replica_gone")  # fmt: skip
             return None
-        match call.path:
-            case "/health" | "/ready":
-                return self._health(known)
-            case "/metrics":
-                return await self._scrape(call, known)
-            case "/debug/fleet":
-                return json_response(self._shown())
-            case "/version":
-                return json_response({"version": __version__, "model": self._settings.model_names[0],
-                                      "replicas": list(known)})  # fmt: skip
+        if is_own(call.method, call.path):
+            match call.path:
+                case "/metrics":
+                    return await self._scrape(call, known)
+                case "/debug/fleet":
+                    return json_response(self._shown())
+                case "/version":
+                    return json_response({"version": __version__, "model": self._settings.model_names[0],
+                                          "replicas": list(known)})  # fmt: skip
+            return self._health(known)
         if call.path.startswith(OF_ONE):
             raise ApiError(404, f"{call.path[:200]} is of one replica: ask for /replicas/ID{call.path[:200]}, where ID "
                            f"is one of {_listed(known)}", code="not_found")  # fmt: skip
@@ -161,16 +162,18 @@ class Front:
     async def _pass_on(self, call: HttpCall, name: str, send: Send) -> None:
         """Have a replica answer, within a span of the router."""
         call.generates = call.method == "POST" and call.path in GENERATING
-        headers = {key: value for key, value in call.headers}
-        span = RouterSpan.begin(headers.get(TRACEPARENT, b"").decode("latin-1") or None, name)
-        call.headers = [(key, value) for key, value in call.headers if key not in (TRACEPARENT, _NAME)]
-        call.headers += [(TRACEPARENT, span.traceparent.encode()), (_NAME, name.encode())]
         if call.generates:
             if self._stopping:
                 raise ApiError(503, "the fleet is stopping; send the request again, to another one or later",
                                code="stopping", headers={"Retry-After": "1"})  # fmt: skip
+            name, call.pinned = self._homes.take(name, call.path, call.pinned, call.body, self._fleet.replicas)
             self._open += 1
-        relay = Relay(self._ask, send, self._has_others, self._metrics, span)
+        headers = {key: value for key, value in call.headers}
+        span = RouterSpan.begin(headers.get(TRACEPARENT, b"").decode("latin-1") or None, name)
+        call.headers = [(key, value) for key, value in call.headers if key not in (TRACEPARENT, _NAME)]
+        call.headers += [(TRACEPARENT, span.traceparent.encode()), (_NAME, name.encode())]
+        on_head = self._homes.note if call.generates else (lambda request, replica: None)
+        relay = Relay(self._ask, send, self._has_others, self._metrics, span, on_head)
         try:
             if call.generates:
                 call.hashes = await asyncio.to_thread(self._hashes.of_body, call.path, call.body)
@@ -184,6 +187,7 @@ class Front:
         finally:
             if call.generates:
                 self._open -= 1
+                self._homes.drop(name)
                 self._note(name, span)
                 self._spans.end(span)
 
@@ -193,8 +197,7 @@ class Front:
 
     def _note(self, name: str, span: RouterSpan) -> None:
         """Remember where a request went."""
-        replica = str(span.attributes.get("nanolens.replica", ""))
-        if replica:
+        if replica := str(span.attributes.get("nanolens.replica", "")):
             self._homes.note(name, replica)
         self._choices.append({"trace_id": f"{span.trace_id:032x}", "error": span.error, **span.attributes})
 
@@ -298,11 +301,11 @@ class _Answer(Response):
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have the application answer. Ray's proxy puts the id of the request on every answer itself."""
+        """Have the application answer. Ray's proxy puts the id that came, or its own, on every answer itself."""
 
         async def send_unnamed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = [each for each in message["headers"] if each[0] != _NAME]
+                headers = [(_OWN_NAME if name == _NAME else name, value) for name, value in message["headers"]]
                 message = {**message, "headers": headers}
             await send(message)
 

@@ -5,6 +5,7 @@ It holds one frame at a time, and takes nothing from the writer but the files.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from .frames import FRAME_HEAD, SUFFIX, Header, decode_payload, first_tag, parse
 from .segment_files import HEADER_BYTES, is_readable, list_runs, read_frame, read_header
 
 TAG_BYTES = 64
+MAX_NAMED = 8  # folders, in an error
 JOIN_TAGS = frozenset({"engine.started", "keyframe", "journal.dropped"})
 
 
@@ -275,12 +277,22 @@ class JournalReader:
     def _find_run(self, run: str | None) -> str:
         runs = list_runs(self._path)
         if not runs:
-            raise JournalError(f"{self._path}: holds no journal (no file *{SUFFIX})")
+            raise JournalError(f"{self._path}: holds no journal (no file *{SUFFIX}){_below(self._path)}")
         if run is None:
             return runs[-1]
         if run not in runs:
             raise JournalError(f"{self._path}: holds no run {run!r}; its runs are {', '.join(runs)}")
         return run
+
+
+def _below(path: Path) -> str:
+    """Which folders of one without a journal hold some, in words."""
+    with contextlib.suppress(OSError, JournalError):
+        found = sorted(entry.path for entry in os.scandir(path) if entry.is_dir() and list_runs(Path(entry.path)))
+        if found:
+            more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
+            return f"; those below it do: give one, or all of a fleet ({' '.join(found[:MAX_NAMED])}{more})"
+    return ""
 
 
 def _deleted(first: int, last: int) -> str:

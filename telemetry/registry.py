@@ -33,8 +33,8 @@ class ServerHere(msgspec.Struct, frozen=True, tag="server"):
         wall: the same in seconds since 1970.
         url: where it can be asked from this machine.
         model: as requests name it.
-        run: of its engine.
-        journal: the directory of its journal; "" where it keeps none.
+        run: of its engine; "" for a fleet, whose engines have runs of their own.
+        journal: the directory of its journal, of a fleet the one that holds those; "" where it keeps none.
     """
 
     pid: int

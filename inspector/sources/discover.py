@@ -30,7 +30,7 @@ class FoundServer:
     Attributes:
         url: where it is.
         model: as requests name it.
-        run: of its engine.
+        run: of its engine; "" for a fleet.
         pid: its process.
         since: wall-clock seconds since 1970 when it was ready.
         journal: its journal's directory; "" where it keeps none.

@@ -179,6 +179,8 @@ def test_a_step_that_hangs_is_seen_by_ping_and_close_kills_it(caplog: pytest.Log
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_in_order(number: signal.Signals, tmp_path: Path) -> None:
+    signal.signal(number, signal.SIG_DFL)  # under nohup an engine ignores it, as it should
+
     async def main() -> list[str | None]:
         engine = await FakeAsyncEngine.start("fake:0.01", journal=str(tmp_path))
         turn = engine.generate([1, 2, 3], LONG)

@@ -16,10 +16,11 @@ from nanolens.engine.llm import LLM
 from nanolens.engine.sampling_params import SamplingParams
 from nanolens.errors import InvalidConfig
 from nanolens.models.dummy import ByteTokenizer
+from nanolens.server.errors import ApiError
 from nanolens.server.fleet_journal import MAX_CHANGES, CacheFold
 from nanolens.server.fleet_messages import HttpCall, Report
 from nanolens.server.fleet_metrics import RouterMetrics, join
-from nanolens.server.fleet_paths import Homes, split_replica
+from nanolens.server.fleet_paths import Homes, is_own, split_replica
 from nanolens.server.fleet_prefixes import MAX_BLOCKS, PromptHashes
 from nanolens.server.fleet_scaling import ByQueueAge, wanted_replicas
 from nanolens.server.fleet_view import FleetView
@@ -206,6 +207,39 @@ def test_the_home_of_a_request_and_of_its_parts_is_remembered() -> None:
     assert homes.of_path("/v1/requests/cmpl-1/resume") == "a"
     assert homes.of_path("/v1/requests/cmpl-1-0/finish") == "a"
     assert homes.of_path("/v1/requests/other/resume") == homes.of_path("/v1/completions") == ""
+
+
+RUNNING = ("a", "b")
+
+
+def test_a_request_with_the_id_of_one_that_lives_gets_another() -> None:
+    homes = Homes()
+    assert homes.take("x", "/v1/completions", "", b"", RUNNING) == ("x", "")
+    name, pinned = homes.take("x", "/v1/completions", "b", b"", RUNNING)
+    assert name.startswith("cmpl-") and pinned == "b"
+    homes.drop("x")
+    assert homes.take("x", "/v1/completions", "", b"", RUNNING) == ("x", "")
+
+
+def test_a_request_with_the_id_of_one_that_may_have_paused_goes_where_that_is_known() -> None:
+    homes = Homes()
+    homes.take("x", "/v1/completions", "", b'{"on_stop":"pause"}', RUNNING)
+    homes.note("x", "a")
+    homes.drop("x")
+    assert homes.take("x", "/v1/completions", "", b"", RUNNING) == ("x", "a")
+    homes.drop("x")
+    name, pinned = homes.take("x", "/v1/chat/completions", "b", b"", RUNNING)
+    assert name.startswith("chatcmpl-") and pinned == "b"
+    assert homes.take("x", "/v1/completions", "", b"", ("b",)) == ("x", "")  # it is gone with its replica
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+@pytest.mark.parametrize("path", ["/health", "/ready", "/version", "/metrics", "/debug/fleet"])
+def test_what_the_front_answers_itself_is_asked_with_the_methods_of_one_server(method: str, path: str) -> None:
+    assert is_own("GET", path) and not is_own(method, "/v1/models")
+    with pytest.raises(ApiError) as caught:
+        is_own(method, path)
+    assert (caught.value.status, caught.value.code) == (405, "method_not_allowed")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from nanolens.server.fleet_spans import RouterSpan
 from nanolens.server.fleet_view import FleetView
 from nanolens.server.sse import DONE, event
 
-GONE = object()
+GONE, HANGS = object(), object()
+LOST = event({"error": {"message": "m", "type": "server_error", "param": None, "code": "engine_dead"}})
 ROLE = event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
 STREAM_HEAD = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
 
@@ -43,7 +44,7 @@ class Replicas:
     def __init__(self, *answers: list[Any], names: tuple[str, ...] = ("a", "b")) -> None:
         self.answers, self.names = list(answers), names
         self.asked: list[HttpCall] = []
-        self.cancelled = 0
+        self.cancelled = self.ended = 0
         self.sent: list[dict[str, Any]] = []
         view = FleetView()
         view.update(names)
@@ -61,12 +62,17 @@ class Replicas:
             for each in answer:
                 if each is GONE:
                     raise Elsewhere("gone")
+                if each is HANGS:
+                    await asyncio.Event().wait()
                 yield [each]
 
         def cancel() -> None:
             self.cancelled += 1
 
-        return Attempt(messages(), cancel)
+        def end() -> None:
+            self.ended += 1
+
+        return Attempt(messages(), cancel, end)
 
     async def send(self, message: Any) -> None:
         self.sent.append(dict(message))
@@ -76,7 +82,7 @@ class Replicas:
             self.ask, self.send, lambda tried: bool(set(self.names) - tried), self.metrics, self.span
         )
         asyncio.run(relay.run(call or HttpCall("POST", "/v1/completions", generates=True)))
-        assert self.cancelled == len(self.asked) - relay.has_ended
+        assert self.cancelled == len(self.asked) - relay.has_ended and self.ended == len(self.asked)
         heads = [each for each in self.sent if each["type"] == "http.response.start"]
         assert len(heads) == 1 and self.sent[0] is heads[0]
         assert [each.get("more_body", False) for each in self.sent[1:]].count(False) == 1
@@ -121,9 +127,51 @@ def test_a_stream_that_breaks_off_without_an_end_counts_as_gone() -> None:
 
 
 def test_an_engine_that_died_before_it_generated_is_left_for_another() -> None:
-    lost = event({"error": {"message": "m", "type": "server_error", "param": None, "code": "engine_dead"}})
-    replicas = Replicas(stream(ROLE, lost, DONE), stream(ROLE, text("one"), DONE))
+    replicas = Replicas(stream(ROLE, LOST, DONE), stream(ROLE, text("one"), DONE))
     assert replicas.run() == ROLE + text("one") + DONE
+
+
+@pytest.mark.parametrize("answer", [
+    stream(ROLE, text("one"), LOST, DONE),
+    [head(503), body(LOST.removeprefix(b"data: "))],
+])  # fmt: skip
+def test_an_answer_that_ends_as_the_engine_is_gone_is_broken(answer: list[Any]) -> None:
+    replicas = Replicas(answer, names=("a",))
+    assert b"engine_dead" in replicas.run()
+    assert replicas.metrics.broken == {"a": 1} and replicas.span.error == "replica a: engine_dead"
+
+
+def test_other_errors_break_no_answer() -> None:
+    late = event({"error": {"message": "m", "type": "server_error", "param": None, "code": "timeout"}})
+    replicas = Replicas(stream(ROLE, text("one"), late, DONE))
+    replicas.run()
+    assert not replicas.metrics.broken and not replicas.span.error
+
+
+def test_the_id_on_the_answer_is_told_with_its_replica() -> None:
+    told: list[tuple[str, str]] = []
+    answer = [{**head(), "headers": [(b"x-request-id", b"cmpl-1")]}, body(b"{}")]
+    replicas = Replicas(answer)
+    relay = Relay(replicas.ask, replicas.send, lambda tried: True, replicas.metrics, replicas.span,
+                  lambda *each: told.append(each))  # fmt: skip
+    asyncio.run(relay.run(HttpCall("POST", "/v1/completions", generates=True)))
+    assert told == [("cmpl-1", "a")]
+
+
+def test_where_a_request_went_is_known_though_its_client_left_before_the_answer() -> None:
+    replicas = Replicas([HANGS])
+
+    async def leave() -> None:
+        relay = Relay(replicas.ask, replicas.send, lambda tried: True, replicas.metrics, replicas.span)
+        task = asyncio.create_task(relay.run(HttpCall("POST", "/v1/completions", generates=True)))
+        while not replicas.asked:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(leave())
+    assert (replicas.span.attributes["nanolens.replica"], replicas.metrics.routed) == ("a", {("a", "load"): 1})
+    assert replicas.ended == 1
 
 
 @pytest.mark.parametrize("status", [429, 503])

@@ -137,6 +137,16 @@ def test_an_empty_directory_and_a_missing_path_say_so(tmp_path: Path) -> None:
         JournalReader(tmp_path / "absent")
 
 
+def test_a_folder_of_journals_names_those_below_it(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("b", "a"):
+        (tmp_path / name).mkdir()
+        one_segment(tmp_path / name)
+    with pytest.raises(JournalError, match="holds no journal") as caught:
+        JournalReader(tmp_path)
+    assert str(caught.value).endswith(f"({tmp_path / 'a'} {tmp_path / 'b'})")
+
+
 def test_a_header_reads_from_its_own_bytes_only() -> None:
     assert parse_header(b"", "x") is None
     assert parse_header(b"nano", "x") is None
