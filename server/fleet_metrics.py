@@ -26,7 +26,7 @@ class RouterMetrics:
     Attributes:
         routed: calls by replica and reason.
         retried: calls that another replica answered, by the replica that had not.
-        broken: answers that ended in an error because their replica was gone.
+        broken: answers that ended in an error because their replica, or its engine, was gone.
     """
 
     def __init__(self, fleet: FleetView) -> None:
@@ -58,7 +58,7 @@ class RouterMetrics:
         yield routed
         for name, text, counts in (
             ("nanolens_router_retries", "Requests tried elsewhere, by the replica that did not answer.", self.retried),
-            ("nanolens_router_broken", "Answers that ended in an error, as their replica was gone.", self.broken),
+            ("nanolens_router_broken", "Answers that ended in an error: replica or engine gone.", self.broken),
         ):
             family = CounterMetricFamily(name, text, labels=["replica"])
             for replica, count in sorted(counts.items()):
