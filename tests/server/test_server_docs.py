@@ -14,7 +14,7 @@ from nanolens.server.server_metrics import ServerMetrics
 from nanolens.server.settings import OPTIONS
 from serve import NAME, Server
 
-OTHER_FLAGS = {"--help", "--config", "--no-metrics"}
+OTHER_FLAGS = {"--help", "--config", "--no-metrics", "--clients"}
 
 
 @pytest.fixture(scope="module")
