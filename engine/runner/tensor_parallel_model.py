@@ -53,7 +53,10 @@ def build(setup: RankSetup) -> BuiltRank:
         model, config, device, num_valid_tokens=setup.num_tokens, agree=setup.agree, waited=collectives.waited,
         split=split,
     )  # fmt: skip
-    return BuiltRank(runner, device.type == "cuda", _is_done, runner.num_filed, collectives.close, collectives.came_ns)
+    return BuiltRank(
+        runner, device.type == "cuda", _is_done, runner.num_filed, collectives.close, collectives.came_ns,
+        waited_ns=int(collectives.waited()),
+    )  # fmt: skip
 
 
 def _is_done(handle: LaunchedStep | None) -> bool:

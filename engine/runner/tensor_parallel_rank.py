@@ -67,6 +67,7 @@ class BuiltRank:
         close: called last, after the runner was closed.
         came_ns: the sum of the times at which this rank has come to its collectives so far, by the clock that ranks
             share; always 0 where it is not known.
+        waited_ns: nanoseconds that this rank has spent in collectives so far; the runner's steps count on from there.
     """
 
     runner: LoadedRunner
@@ -75,6 +76,7 @@ class BuiltRank:
     num_filed: Callable[[], int] = field(default=lambda: 0)
     close: Callable[[], None] = field(default=lambda: None)
     came_ns: Callable[[], int] = field(default=lambda: 0)
+    waited_ns: int = 0
 
 
 class RankSetup:
@@ -140,7 +142,7 @@ class RankServer:
         self._rank = rank
         self._runner = built.runner
         self._is_asynchronous, self._is_done = built.is_asynchronous, built.is_done
-        self._collective_ns = 0
+        self._collective_ns = built.waited_ns
         self._read_came_ns, self._came_ns = built.came_ns, built.came_ns()
         self._decoder = PlanDecoder()
         self._flights: deque[tuple[int, StepPlan, Any]] = deque()

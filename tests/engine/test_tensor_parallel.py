@@ -127,7 +127,7 @@ def test_each_step_tells_the_time_of_each_rank_the_last_one_too(overlap: bool, m
         assert [event.step for event in told] == [event.step for event in steps]
         for number, event in enumerate(told, 1):
             assert event.device_ns == [1000 * number, 1000 * number + 1]
-            assert event.collective_ns == [100, 200]  # of this step, not of all so far
+            assert event.collective_ns == [100, 200]  # of this step, not of all so far, nor of warming up
     finally:
         engine.core.close()
 

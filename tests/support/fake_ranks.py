@@ -22,6 +22,8 @@ from nanolens.engine.runner.tensor_parallel import TensorParallelRunner
 from nanolens.engine.runner.tensor_parallel_rank import BuiltRank, RankSetup
 from nanolens.errors import EngineDead, InvalidConfig
 
+WARM_UP_NS = 7_000  # spent in collectives before the first step
+
 
 class FakeRankRunner(FakeRunner):
     """Moves take one step longer on each rank than on the one before it."""
@@ -57,7 +59,7 @@ class FakeRankRunner(FakeRunner):
             return result  # as the torch runner's: the device tells nothing
         self.steps += 1
         result.device_ns = 1000 * self.steps + self.rank
-        result.collective_ns = 100 * self.steps * (self.rank + 1)
+        result.collective_ns = WARM_UP_NS + 100 * self.steps * (self.rank + 1)
         return result
 
 
@@ -73,7 +75,7 @@ def build(setup: RankSetup) -> BuiltRank:
         setup.publish("here")
     elif setup.address() != "here":
         raise RuntimeError("another address than rank 0's")
-    return BuiltRank(FakeRankRunner(setup))
+    return BuiltRank(FakeRankRunner(setup), waited_ns=WARM_UP_NS)
 
 
 def build_filing(setup: RankSetup) -> BuiltRank:
@@ -140,7 +142,7 @@ def build_swapping(setup: RankSetup) -> BuiltRank:
     file = SwapFile(path_of_rank(path, setup.rank), 4, 64)
     if setup.rank == 0:
         setup.publish("here")
-    return BuiltRank(FakeRankRunner(setup), close=file.close)
+    return BuiltRank(FakeRankRunner(setup), close=file.close, waited_ns=WARM_UP_NS)
 
 
 def make_ranks(config: EngineConfig, target: str = "build") -> TensorParallelRunner:
