@@ -18,6 +18,7 @@ from .timing import best_seconds
 from .workload import Job
 
 _ROW_BYTES = 1 << 20  # of the array that is read, as a matrix
+_ROOM_BYTES = 1 << 30  # for the larger product on a GPU
 _LINK_BYTES = 256 << 20  # that a copy from GPU to GPU moves
 _SAMPLED_BYTES = 12  # a rank's best logit for a token to sample, in float32, then its arrival and token
 
@@ -158,7 +159,10 @@ def read_bandwidth(device: torch.device) -> float:
 
 def matmul_rate(dtype: torch.dtype, device: torch.device) -> float:
     """Floating-point operations a second of a square matrix product; the best of a few tries."""
-    side = 8192 if device.type == "cuda" else 1024
+    side = 1024
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        side = 8192 if torch.cuda.mem_get_info(device)[0] > _ROOM_BYTES else 4096
     array = torch.randn(side, side, device=device).to(dtype)
     out = torch.empty_like(array)
     return 2 * side**3 / best_seconds(lambda: torch.mm(array, array, out=out), device)

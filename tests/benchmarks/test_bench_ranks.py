@@ -14,6 +14,7 @@ from nanolens.benchmarks.floor import exchanged_bytes, head_weights, layer_weigh
 from nanolens.benchmarks.ranks import RankFigures
 from nanolens.benchmarks.scaling import main as compare
 from nanolens.benchmarks.workload import Job
+from nanolens.engine.engine import Engine
 from nanolens.models import load_config
 from nanolens.models.parallel import Shard
 from nanolens.telemetry.events import StepPlanned, StepRanks
@@ -114,6 +115,21 @@ def test_a_run_on_two_ranks_says_what_they_did(tmp_path: Path, capsys: pytest.Ca
         ["dummy:llama-tiny", "1", "1"], ["dummy:llama-tiny", "2", "1"],
     ]  # fmt: skip
     assert "none.json: not a run" in told.err
+
+
+@pytest.mark.usefixtures("known_machine")
+def test_the_machine_is_measured_while_the_engine_has_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    close = Engine.close
+
+    def closing(engine: Engine) -> None:
+        told.append("closed")
+        close(engine)
+
+    monkeypatch.setattr(floors, "read_bandwidth", lambda device: told.append("measured") or 1e9)
+    monkeypatch.setattr(Engine, "close", closing)
+    assert main([*SMALL]) == 0
+    assert told == ["measured", "closed"]
 
 
 def test_comparisons_take_one_rank(capsys: pytest.CaptureFixture[str]) -> None:
