@@ -3,7 +3,8 @@
 # Usage, from the repository's root, where nanolens can be imported: benchmarks/gpu/session.sh STEP...
 # Steps: smoke, reference, eager, no_overlap, flash, pair, single, prefill, kernels, profile, prefill_profile, steps,
 # engine_tests, kernel_tests, swap_tests, conversations, conversations_8b, conversations_fp32, memcheck, torch_profile, sampling_sweep, decode_sweep, few_rows_sweep, prefill_sweep.
-# With two GPUs: topology, parallel_tests, tp_smoke, tp_tests (tp_ids, tp_real, tp_life, tp_kill, tp_stop), reference_tp1,
+# With two GPUs, or with two ranks that share one: parallel_tests, tp_tests (tp_ids, tp_real, tp_life, tp_kill, tp_stop).
+# With two GPUs: topology, tp_smoke, reference_tp1,
 # reference_tp2, reference_8b_tp1, reference_8b_tp2, reference_tp2_eager, tp_steps, tp_table.
 # RUNS=3 repeats each of these references. STEP:SECONDS sets a step's limit.
 set -u

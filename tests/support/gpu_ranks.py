@@ -23,6 +23,7 @@ from nanolens.models import load_model
 from nanolens.models.batch import ForwardBatch
 from nanolens.models.collectives import GpuCollectives, join
 from nanolens.models.parallel import Shard, join_vocabulary
+from one_gpu import share_gpu
 from sampling_rows import mixed_params
 from split_sampling import columns_of, part_of
 from tiny_models import some_ids
@@ -54,7 +55,7 @@ def check_values(collectives: GpuCollectives, shard: Shard) -> None:
                 assert torch.equal(collectives.all_gather(each[shard.rank]), torch.stack(each)), (shape, dtype)
 
 
-def check_graph(collectives: GpuCollectives, shard: Shard, replays: int = 500) -> None:
+def check_graph(collectives: GpuCollectives, shard: Shard, replays: int) -> None:
     """A captured chain of collectives gives the same at each replay, among calls that are not captured."""
     each = drawn((16, 4096), torch.bfloat16, shard.size, seed=9)
     given, result = each[shard.rank].clone(), torch.empty_like(each[0])
@@ -185,13 +186,15 @@ def logits(model: torch.nn.Module, chunk: int) -> Tensor:
 def main() -> None:
     """Check, measure, compute, save."""
     shard, folder = Shard(int(sys.argv[1]), int(sys.argv[2])), Path(sys.argv[3])
-    device = torch.device("cuda", shard.rank)
+    is_alone = torch.cuda.device_count() == 1
+    device = share_gpu() if is_alone else torch.device("cuda", shard.rank)
     collectives = join(shard, dist.FileStore(str(folder / "store"), shard.size), device, timeout_s=120)
     assert isinstance(collectives, GpuCollectives)
     check_values(collectives, shard)
-    check_graph(collectives, shard)
+    check_graph(collectives, shard, replays=100 if is_alone else 500)
     check_sampling(collectives, shard)
-    measure(collectives, shard)
+    if not is_alone:
+        measure(collectives, shard)
     found = {}
     for path in sorted(folder.glob("*/config.json")):
         model = load_model(str(path.parent), "float32", device, shard=shard, collectives=collectives)
