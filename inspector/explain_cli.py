@@ -61,15 +61,16 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.names:
         raise JournalError("explain: give a journal, or --spans FILE")
     from .explained import explain
-    from .latency_reading import read_latency
+    from .latency_reading import read_latency, require_requests
 
     arguments.journal, *others = arguments.names
     if len(others) > 1:
         return _run_fleet(arguments)
-    reading = read_latency(arguments.journal, arguments.run_id)
+    reading = read_latency(arguments.journal, arguments.run_id, may_be_empty=True)
     arguments.request = others[0] if others else None
     if others and others[0] not in reading.latency.tracks.requests and os.path.exists(others[0]):
         return _run_fleet(arguments)
+    require_requests(reading)
     _check_choice(arguments, arguments.request)
     found = explain(reading, _chosen(arguments, reading), arguments.by)
     started, model = reading.started, reading.latency.model

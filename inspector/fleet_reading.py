@@ -18,7 +18,7 @@ from ..telemetry.latency import Breakdown
 from ..telemetry.span_ids import TraceParent, parse_traceparent
 from ..telemetry.tracks import RequestTrack
 from .describe import plural
-from .latency_reading import LatencyReading, read_latency
+from .latency_reading import LatencyReading, read_latency, require_requests
 from .units import duration
 
 NS = 1_000_000_000
@@ -143,10 +143,11 @@ class Fleet:
 
 
 def read_fleet(paths: Sequence[str], run_id: str | None = None) -> Fleet:
-    """Read the newest run of each journal.
+    """Read the newest run of each journal. Those without a request are listed, too: a replica may have had none.
 
     Raises:
-        JournalError: one can't be read, is given twice, or a run was named: runs are those of one journal.
+        JournalError: one can't be read, is given twice, none holds a request, or a run was named: runs are those of
+            one journal.
     """
     if run_id is not None:
         raise JournalError(f"--run {run_id}: of several journals the newest runs are read; leave it out")
@@ -156,10 +157,11 @@ def read_fleet(paths: Sequence[str], run_id: str | None = None) -> Fleet:
             raise JournalError(f"{path}: the same journal twice; give each replica's once")
     readings: dict[str, LatencyReading] = {}
     for path in paths:
-        reading = read_latency(path)
+        reading = read_latency(path, may_be_empty=True)
         other = readings.setdefault(reading.run, reading)
         if other is not reading:
             raise JournalError(f"{other.path}, {path}: both hold run {reading.run}; give each replica's journal once")
+    require_requests(*readings.values())
     return Fleet(list(readings.values()))
 
 

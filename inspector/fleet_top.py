@@ -53,6 +53,8 @@ def run_fleet(arguments: argparse.Namespace) -> int:
     told = [replace(c, request=_at(c.request, name)) for name, c in culprits]
     print("\n".join(tail_lines(report, told, len(slowest), Paint(), columns)))
     for name, tax in taxes.items():
+        if not tax.host.steps:  # it had nothing to do: its sentence above says so
+            continue
         print("\n".join(["", safe(name, columns), *tax_lines(tax, columns)]))
     return 0
 

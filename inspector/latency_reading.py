@@ -41,12 +41,13 @@ class LatencyReading:
     refused: dict[str, RequestRefused] = field(default_factory=dict)
 
 
-def read_latency(path: str | Path, run_id: str | None = None) -> LatencyReading:
+def read_latency(path: str | Path, run_id: str | None = None, may_be_empty: bool = False) -> LatencyReading:
     """Read a run from its beginning to where it ends now.
 
     Args:
         path: a journal's directory, or one of its segment files.
         run_id: the run; None takes the newest.
+        may_be_empty: take one without a request, too, as a fleet has where one replica had nothing to do.
 
     Raises:
         JournalError: there is no such journal or run, it can't be read, contradicts itself, or holds no request.
@@ -74,9 +75,6 @@ def read_latency(path: str | Path, run_id: str | None = None) -> LatencyReading:
     started = tracks.state.started
     if started is None:
         raise JournalError(f"{path}: run {reader.run}: holds neither engine.started nor a keyframe to begin from")
-    if not tracks.requests:
-        but = f" but {refusal(*refused.values())}" if refused else ""
-        raise JournalError(f"{path}: run {reader.run}: holds no request{but}")
     notes = [] if reader.complete else ["its beginning is no longer on disk"]
     if gaps:
         notes.append(f"{plural(gaps, 'gap')} of deleted segments")
@@ -94,7 +92,25 @@ def read_latency(path: str | Path, run_id: str | None = None) -> LatencyReading:
     if engine == "dead":
         when = iso(last_t, started.wall_offset_ns)
         notes.append(f"its engine died: the process is gone without engine.stopped; the last record is of {when}")
-    return LatencyReading(str(path), reader.run, started, Latency(tracks), tuple(notes), engine, refused)
+    reading = LatencyReading(str(path), reader.run, started, Latency(tracks), tuple(notes), engine, refused)
+    if not may_be_empty:
+        require_requests(reading)
+    return reading
+
+
+def require_requests(*readings: LatencyReading) -> None:
+    """Check that one of the runs, at least, holds a request.
+
+    Raises:
+        JournalError: none does; the message names them and what they turned away.
+    """
+    if any(reading.latency.tracks.requests for reading in readings):
+        return
+    told = []
+    for reading in readings:
+        but = f" but {refusal(*reading.refused.values())}" if reading.refused else ""
+        told.append(f"{reading.path}: run {reading.run}: holds no request{but}")
+    raise JournalError("; ".join(told))
 
 
 def refusal(*refused: RequestRefused) -> str:

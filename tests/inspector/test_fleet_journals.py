@@ -1,0 +1,88 @@
+"""Journals that a fleet's folder holds beside those of busy replicas: idle ones, those of an earlier fleet, tries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanolens.inspector.trace_cli import main
+from nanolens.telemetry.events import AnyEvent, EngineStarted, RequestRefused
+from planted_runs import Planted, PlantedRun, write_events
+
+S = 1_000_000_000
+WALL = 1_795_900_000 * S
+Output = pytest.CaptureFixture[str]
+
+
+def replica(
+    path: Path, requests: Iterable[Planted] = (), at: int = 0, change: Callable[[AnyEvent], None] | None = None,
+    run: Callable[[PlantedRun], None] | None = None,
+) -> Path:  # fmt: skip
+    """The journal of a replica that started `at` nanoseconds after the fleet's clock began; its run is named by it."""
+    planted = PlantedRun(f"run-{path.name}")
+    planted.t = at + 1000
+    started = planted.events[0]
+    assert isinstance(started, EngineStarted)
+    started.t, started.wall_offset_ns, started.boot_id = planted.t, WALL, "boot"
+    for request in requests:
+        planted.serve(request)
+    if run is not None:
+        run(planted)
+    for event in planted.events:
+        if change is not None:
+            change(event)
+    return write_events(path, planted.events, planted.run_id)
+
+
+def said(capsys: Output, *arguments: object) -> str:
+    assert main([str(argument) for argument in arguments]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def as_json(capsys: Output, *arguments: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(said(capsys, *arguments, "--json"))
+    return found
+
+
+def refused(capsys: Output, *arguments: object) -> str:
+    assert main([str(argument) for argument in arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("order", ["idle busy", "busy idle", "idle busy second"])
+def test_a_replica_that_had_no_request_keeps_nobody_from_being_explained(
+    tmp_path: Path, capsys: Output, order: str
+) -> None:
+    replica(tmp_path / "idle")
+    replica(tmp_path / "busy", [Planted()])
+    replica(tmp_path / "second", [Planted()])
+    journals = [tmp_path / name for name in order.split()]
+    for command in ("explain", "top"):
+        text = said(capsys, command, *journals)
+        assert "idle: run run-idle, fake: 0 requests" in text and "busy: run run-busy, fake: 1 request" in text
+    assert "idle prefix cache:" not in said(capsys, "top", *journals)  # nothing to say of its taxes
+    told = as_json(capsys, "explain", *journals)["replicas"]
+    assert [one["replica"] for one in told] == order.split()
+
+
+def test_a_side_of_a_comparison_may_hold_an_idle_replica(tmp_path: Path, capsys: Output) -> None:
+    idle, busy = replica(tmp_path / "idle"), replica(tmp_path / "busy", [Planted()])
+    other = replica(tmp_path / "other", [Planted()])
+    found = as_json(capsys, "compare", busy, other, "--also-b", idle)
+    assert (found["a"]["requests"], found["b"]["requests"]) == (1, 1)
+
+
+def test_a_fleet_without_any_request_is_refused_by_all_its_names(tmp_path: Path, capsys: Output) -> None:
+    def refuse(run: PlantedRun) -> None:
+        run.events.append(RequestRefused(run.t, "long", "prompt", "PromptTooLong"))
+
+    journals = [replica(tmp_path / "a"), replica(tmp_path / "b", run=refuse)]
+    for command in (["explain", *journals], ["top", *journals]):
+        line = refused(capsys, *command)
+        assert f"{journals[0]}: run run-a: holds no request;" in line
+        assert f"{journals[1]}: run run-b: holds no request but 'long' was refused: prompt (PromptTooLong)" in line
