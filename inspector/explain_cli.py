@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_spans(arguments)
     if not arguments.names:
         raise JournalError("explain: give a journal, or --spans FILE")
-    from .explained import explain
+    from .explained import explain, left_out_words
     from .latency_reading import read_latency, require_requests
 
     arguments.journal, *others = arguments.names
@@ -72,11 +72,14 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_fleet(arguments)
     require_requests(reading)
     _check_choice(arguments, arguments.request)
-    found = explain(reading, _chosen(arguments, reading), arguments.by)
+    chosen, left_out = _chosen(arguments, reading)
+    found = explain(reading, chosen, arguments.by)
     started, model = reading.started, reading.latency.model
     head = f"run {reading.run}, {started.model}: {plural(len(reading.latency.tracks.all_requests), 'request')}"
+    head += left_out_words(left_out, arguments.by)
     notes = [*reading.notes, *([_error_of(model)] if model.num_steps else [])]
     about = {"run": reading.run, "engine": reading.engine, "notes": list(reading.notes), "model": _model(model)}
+    about["left_out"] = left_out
     return _print(arguments, found, head, notes, about)
 
 
@@ -90,14 +93,14 @@ def _run_fleet(arguments: argparse.Namespace) -> int:
     fleet = read_fleet(arguments.names if name is None else paths, arguments.run_id)
     _check_choice(arguments, name)
     if name is not None:
-        asked = named(fleet, name, arguments.use, arguments.by)
+        asked, left_out = named(fleet, name, arguments.use, arguments.by), 0
     else:
-        asked = slowest(fleet, arguments.slowest or 1, arguments.p99, arguments.by)
+        asked, left_out = slowest(fleet, arguments.slowest or 1, arguments.p99, arguments.by)
     told = tell(fleet, asked, arguments.by)
     if arguments.json:
-        print(json.dumps(as_json(fleet, told, arguments.by)))
+        print(json.dumps(as_json(fleet, told, arguments.by, left_out)))
     else:
-        print("\n".join(lines(fleet, told, Paint(), width())))
+        print("\n".join(lines(fleet, told, arguments.by, left_out, Paint(), width())))
     return 0
 
 
@@ -139,8 +142,8 @@ def _use(same: list[T], name: str, number: int | None) -> T:
     return same[-1 if number is None else number - 1]
 
 
-def _chosen(arguments: argparse.Namespace, reading: LatencyReading) -> list[Any]:
-    """The breakdowns asked for. Those that live are explained only where they are asked for by name."""
+def _chosen(arguments: argparse.Namespace, reading: LatencyReading) -> tuple[list[Any], int]:
+    """The breakdowns asked for, and how many requests were left out: those that live are explained only by name."""
     from .explained import ranked, require
     from .latency_reading import refusal
 
@@ -155,7 +158,7 @@ def _chosen(arguments: argparse.Namespace, reading: LatencyReading) -> list[Any]
         found = latency.breakdown(_use(same, arguments.request, arguments.use))
         if ttft and not found.ttft_ns:
             raise JournalError(f"{arguments.journal}: request {arguments.request!r} has no first token")
-        return [found]
+        return [found], 0
     every = [b for b in latency.breakdowns() if (b.ttft_ns if ttft else b.ended)]
     if not every:
         if ttft:
@@ -163,7 +166,8 @@ def _chosen(arguments: argparse.Namespace, reading: LatencyReading) -> list[Any]
         names = ", ".join(list(requests)[:5]) + (f" and {len(requests) - 5} more" if len(requests) > 5 else "")
         raise JournalError(f"{arguments.journal}: no request has ended; name one of those under way: {names}")
     totals = {index: b.ttft_ns if ttft else b.total_ns for index, b in enumerate(every)}
-    return [every[index] for index in ranked(totals, arguments.slowest or 1, arguments.p99)]
+    chosen = [every[index] for index in ranked(totals, arguments.slowest or 1, arguments.p99)]
+    return chosen, len(latency.tracks.all_requests) - len(every)
 
 
 def _print(

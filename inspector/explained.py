@@ -65,7 +65,7 @@ def explain(reading: LatencyReading, breakdowns: Iterable[Breakdown], by: str) -
         found.append(
             Explained(
                 breakdown.request.request, (breakdown.first if ttft else breakdown.track).seq, breakdown.begin_t,
-                breakdown.ttft_ns if ttft else breakdown.total_ns, breakdown.ended or ttft,
+                breakdown.ttft_ns if ttft else breakdown.total_ns, breakdown.ended,
                 breakdown.ttft_parts if ttft else breakdown.parts,
                 said.headline, said.sentences, said.culprits, said.evidence,
                 breakdown.request.use, reading.latency.tracks.requests[breakdown.request.request].use,
@@ -73,6 +73,15 @@ def explain(reading: LatencyReading, breakdowns: Iterable[Breakdown], by: str) -
             )
         )  # fmt: skip
     return found
+
+
+def left_out_words(count: int, by: str) -> str:
+    """What to say behind the number of all requests, where some could not be ranked; "" where none was left out."""
+    if not count:
+        return ""
+    one = count == 1
+    lack = ("has" if one else "have") + (" no first token" if by == "ttft" else " not ended")
+    return f", {count} of which {lack} and {'is' if one else 'are'} left out"
 
 
 Key = TypeVar("Key")

@@ -10,7 +10,7 @@ from ..errors import JournalError
 from ..telemetry.events import RequestRefused
 from .describe import plural
 from .explain_view import explained_lines
-from .explained import VERSION, Explained, as_dict, explain, ranked, require
+from .explained import VERSION, Explained, as_dict, explain, left_out_words, ranked, require
 from .fleet_reading import Asked, Fleet, Replica, about, heads, wall_words
 from .latency_reading import refusal
 from .trace_text import DIM, Paint, fold, safe, time
@@ -77,8 +77,8 @@ def _refused(replica: Replica, name: str) -> RequestRefused | None:
     return replica.reading.refused.get(name.removesuffix(f"@{replica.name}"))
 
 
-def slowest(fleet: Fleet, count: int, p99: bool, by: str) -> list[Asked]:
-    """The slowest of all replicas.
+def slowest(fleet: Fleet, count: int, p99: bool, by: str) -> tuple[list[Asked], int]:
+    """The slowest of all replicas, and how many requests could not be ranked: they have not ended, or no first token.
 
     Raises:
         JournalError: none has ended, or none has a first token.
@@ -90,22 +90,24 @@ def slowest(fleet: Fleet, count: int, p99: bool, by: str) -> list[Asked]:
             totals[index] = found.ttft_ns if by == "ttft" else found.total_ns
     if not totals:
         raise JournalError(f"explain: no request of the fleet has {'a first token' if by == 'ttft' else 'ended'}")
-    return [fleet.asked[index] for index in ranked(totals, count, p99)]
+    return [fleet.asked[index] for index in ranked(totals, count, p99)], len(fleet.asked) - len(totals)
 
 
-def as_json(fleet: Fleet, told: Sequence[Told], by: str) -> dict[str, Any]:
-    """All of it as one JSON object."""
+def as_json(fleet: Fleet, told: Sequence[Told], by: str, left_out: int) -> dict[str, Any]:
+    """All of it as one JSON object; `left_out`: requests that could not be ranked."""
     requests = [
         {"name": fleet.name_of(one.asked), "replica": one.asked.replica.name, "arrived_ns": one.asked.arrived,
          "tries": [{"replica": each.replica.name, "request": each.request.request, "arrived_ns": each.arrived}
                    for each in one.tries], **as_dict(one.explained)}
         for one in told
     ]  # fmt: skip
-    return {"version": VERSION, "by": by, **about(fleet), "requests": requests}
+    return {"version": VERSION, "by": by, **about(fleet), "left_out": left_out, "requests": requests}
 
 
-def lines(fleet: Fleet, told: Sequence[Told], paint: Paint, columns: int) -> Iterator[str]:
-    """All of it for a terminal."""
+def lines(
+    fleet: Fleet, told: Sequence[Told], by: str, left_out: int, paint: Paint, columns: int
+) -> Iterator[str]:
+    """All of it for a terminal; `left_out`: requests that could not be ranked."""
     said: set[tuple[int, ...]] = set()
     for one in told:
         group = tuple(id(each.request) for each in one.tries)
@@ -117,6 +119,7 @@ def lines(fleet: Fleet, told: Sequence[Told], paint: Paint, columns: int) -> Ite
         yield from (paint(line, DIM) for line in fold(safe(head, 1000), columns, "  ").splitlines())
         yield from [*explained_lines(one.explained, paint, columns), ""]
     count = f"{plural(len(fleet.replicas), 'replica')}, {plural(len(fleet.asked), 'request')}"
+    count += left_out_words(left_out, by)
     for sentence in (f"{count}; {fleet.clock_words()}", *heads(fleet)):
         yield from (paint(line, DIM) for line in fold(safe(sentence, 10_000), columns, "  ").splitlines())
 
