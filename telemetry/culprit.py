@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
@@ -41,6 +42,24 @@ class Culprit:
     weight_ns: int
     words: str
     step: int = -1
+
+
+def divided(total: int, amounts: Sequence[float]) -> list[int]:
+    """A time in proportion to amounts, in whole nanoseconds that add up to it: each rounded down, the rest the largest's.
+
+    Args:
+        total: nanoseconds.
+        amounts: >= 0; where all are 0, so is every share.
+    """
+    whole, left = sum(amounts), total
+    if not whole:
+        return [0] * len(amounts)
+    found = []
+    for amount in amounts:
+        found.append(min(left, int(total * (amount / whole))))
+        left -= found[-1]
+    found[max(range(len(amounts)), key=amounts.__getitem__)] += left
+    return found
 
 
 def merged(found: list[Culprit]) -> list[Culprit]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from .culprit import HOST_WORDS, MISSES, Culprit, count_words, merged, time_words
+from .culprit import HOST_WORDS, MISSES, Culprit, count_words, divided, merged, time_words
 from .culprit_lives import Interval, LifeIndex, clip, joined
 from .culprit_steps import Share, StepShares
 from .latency import Breakdown, Latency
@@ -74,21 +74,20 @@ class CulpritFinder:
     def _head_of_line(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
         rested = self._rested(track, part, until)
         heads = [head for head in self._lives.heads(rested, track.seq) if head[3] in HEAD_REASONS]
-        length = sum(end - begin for begin, end, _, _ in heads)
         found: list[Culprit] = []
-        for reason in HEAD_REASONS:
-            times = joined((begin, end) for begin, end, _, why in heads if why == reason)
-            if times:
-                own = sum(end - begin for begin, end in times)
-                found += self.for_reason(reason, track, times, round(total * own / length))
+        times = [joined((begin, end) for begin, end, _, why in heads if why == reason) for reason in HEAD_REASONS]
+        weights = divided(total, [sum(end - begin for begin, end in of_reason) for of_reason in times])
+        for reason, of_reason, weight in zip(HEAD_REASONS, times, weights, strict=True):
+            if of_reason:
+                found += self.for_reason(reason, track, of_reason, weight)
         stood: dict[int, float] = {}
         whys: dict[int, str] = {}
         for begin, end, seq, why in heads:
             stood[seq] = stood.get(seq, 0.0) + end - begin
             whys[seq] = why
         return found + [
-            Culprit("head", self._request(seq), seq, round(total * ns / length), f"stood at the head ({whys[seq]})")
-            for seq, ns in stood.items()
+            Culprit("head", self._request(seq), seq, weight, f"stood at the head ({whys[seq]})")
+            for seq, weight in zip(stood, divided(total, [*stood.values()]), strict=True)
         ]
 
     def _budget(self, track: Track, intervals: list[Interval], total: int) -> list[Culprit]:
@@ -97,9 +96,10 @@ class CulpritFinder:
         tokens = sum(share.tokens for share in shares.values()) + decodes
         if not tokens:
             return []
-        found = self._by_shares("chunks", shares, round(total * (tokens - decodes) / tokens), "chunks of")
+        of_chunks, of_decodes = divided(total, [tokens - decodes, decodes])
+        found = self._by_shares("chunks", shares, of_chunks, "chunks of")
         if decodes:
-            found.append(Culprit("decodes", "", -1, round(total * decodes / tokens), count_words(decodes, "decode")))
+            found.append(Culprit("decodes", "", -1, of_decodes, count_words(decodes, "decode")))
         return found
 
     def _next_step(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
@@ -122,8 +122,8 @@ class CulpritFinder:
                 cause = f"{cause} ({predicate})"
             for since, to in clip([(begin, end or until)], track.known_t, until):
                 causes[cause] = causes.get(cause, 0) + to - since
-        length = sum(causes.values())
-        return [Culprit("pause", "", -1, round(total * ns / length), cause) for cause, ns in causes.items()]
+        weights = divided(total, [*causes.values()])
+        return [Culprit("pause", "", -1, weight, cause) for cause, weight in zip(causes, weights, strict=True)]
 
     # Steps
 
@@ -139,21 +139,19 @@ class CulpritFinder:
 
     def _host(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
         shares = self._steps.host(self._steps.cover(self._ran(track, until)))
-        whole = sum(share.amount for share in shares.values())
+        weights = divided(total, [share.amount for share in shares.values()])
         found = []
-        for kind, share in shares.items():
+        for (kind, share), weight in zip(shares.items(), weights, strict=True):
             longest = f"the longest before step {share.worst}: {time_words(round(share.worst_amount))}"
-            weight = round(total * share.amount / whole)
             found.append(Culprit(kind, "", -1, weight, f"{HOST_WORDS[kind]}; {longest}", share.worst))
         return found
 
     def _slow_ranks(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
         shares = self._steps.ranks(self._steps.cover(self._ran(track, until)))
-        whole = sum(share.amount for share in shares.values()) or 1.0
+        weights = divided(total, [share.amount for share in shares.values()])
         found = []
-        for rank, share in shares.items():
+        for (rank, share), weight in zip(shares.items(), weights, strict=True):
             words = f"rank {rank}; the most in step {share.worst}: {time_words(round(share.worst_amount))}"
-            weight = round(total * share.amount / whole)
             found.append(Culprit(f"rank {rank}", "", -1, weight, words, share.worst))
         return found
 
@@ -163,12 +161,12 @@ class CulpritFinder:
         """Each wait after a preemption is the preemptor's; where it was the last one, that of those who held blocks."""
         waits = [(r.begin_t, r.end_t) for r in self._rests(track, part)]
         waits = clip(waits, track.arrived_t, until)
-        length = max(1, sum(end - begin for begin, end in waits))
         found: list[Culprit] = []
-        for index, e in enumerate(track.preemptions):
-            following = track.preemptions[index + 1].t if index + 1 < len(track.preemptions) else until
-            own = clip(waits, e.t, following)
-            weight = round(total * sum(end - begin for begin, end in own) / length)
+        followed = [*(e.t for e in track.preemptions[1:]), until]
+        after = [clip(waits, e.t, following) for e, following in zip(track.preemptions, followed, strict=False)]
+        lengths = [sum(end - begin for begin, end in own) for own in after]
+        told = total * sum(lengths) // max(1, sum(end - begin for begin, end in waits))  # a gap may hide preemptions
+        for e, own, weight in zip(track.preemptions, after, divided(told, lengths), strict=True):
             if not weight:
                 continue
             if e.by == track.seq:
@@ -181,26 +179,24 @@ class CulpritFinder:
 
     def _recomputed(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
         lost = [e for e in track.preemptions if e.num_tokens and e.t <= until]
-        tokens = sum(e.num_tokens for e in lost)
-        if not tokens:
+        if not lost:
             return [Culprit("lost", "", -1, total, "its KV was given up while it did not run")]
         return merged([
             Culprit(
-                "lost", self._request(e.by) if e.by != track.seq else "", e.by, round(total * e.num_tokens / tokens),
+                "lost", self._request(e.by) if e.by != track.seq else "", e.by, weight,
                 f"{count_words(e.num_tokens, 'computed token')} lost in step {e.step} ({e.cause})", e.step,
             )
-            for e in lost
+            for e, weight in zip(lost, divided(total, [e.num_tokens for e in lost]), strict=True)
         ])  # fmt: skip
 
     def _moved(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
         waits = clip(((r.begin_t, r.end_t) for r in self._rests(track, part)), track.arrived_t, until)
         moves = [e for e in track.swaps if any(begin <= e.t <= end for begin, end in waits)]
-        length = max(1, sum(e.duration_ns for e in moves))
         return [
-            Culprit("move", "", -1, round(total * e.duration_ns / length),
+            Culprit("move", "", -1, weight,
                     f"move {e.move} of {e.num_bytes / (1 << 20):.2f} MiB took {e.duration_ns / 1e6:.2f} ms"
                     + (f" and failed: {e.error}" if e.error else ""), e.step)
-            for e in moves
+            for e, weight in zip(moves, divided(total, [e.duration_ns for e in moves]), strict=True)
         ]  # fmt: skip
 
     def _own_rest(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
@@ -208,8 +204,8 @@ class CulpritFinder:
         for rest in self._rests(track, part):
             for begin, end in clip([(rest.begin_t, rest.end_t)], track.arrived_t, until):
                 reasons[rest.reason] = reasons.get(rest.reason, 0) + end - begin
-        length = max(1, sum(reasons.values()))
-        return [Culprit("rest", "", -1, round(total * ns / length), reason) for reason, ns in reasons.items()]
+        weights = divided(total, [*reasons.values()])
+        return [Culprit("rest", "", -1, weight, reason) for reason, weight in zip(reasons, weights, strict=True)]
 
     def _reader(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
         stalls = self._tracks.owners[track.seq].stalls
@@ -220,13 +216,13 @@ class CulpritFinder:
 
     def _misses(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
         e, missed = track.matched, track.missed
-        whole = sum(missed.values())
-        if e is None or not whole:
+        if e is None:
             return []
+        weights = divided(total, [missed[name] for name, _ in MISSES])
         return [
-            Culprit("miss", "", -1, round(total * count / whole), f"{count_words(count, 'token')} {words}", e.step)
-            for name, words in MISSES
-            if (count := missed[name])
+            Culprit("miss", "", -1, weight, f"{count_words(missed[name], 'token')} {words}", e.step)
+            for (name, words), weight in zip(MISSES, weights, strict=True)
+            if missed[name]
         ]
 
     def _gap(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
@@ -259,26 +255,26 @@ class CulpritFinder:
         self, kind: str, amounts: Mapping[int, float], total: int, words: Callable[[float], str]
     ) -> list[Culprit]:
         """Culprits of a part that is divided in proportion to amounts."""
-        whole = sum(amounts.values())
-        found = []
-        for request, seqs in self._by_request(amounts).items():
-            share = sum(amounts[seq] for seq in seqs) / whole if whole else 0.0
-            if share:
-                found.append(Culprit(kind, request, seqs[0], round(total * share), words(share)))
-        return found
+        whole, groups = sum(amounts.values()), self._by_request(amounts)
+        sums = [sum(amounts[seq] for seq in seqs) for seqs in groups.values()]
+        return [
+            Culprit(kind, request, seqs[0], weight, words(amount / whole))
+            for (request, seqs), amount, weight in zip(groups.items(), sums, divided(total, sums), strict=True)
+            if amount
+        ]
 
     def _by_shares(self, kind: str, shares: Mapping[int, Share], total: int, what: str) -> list[Culprit]:
-        whole = sum(share.amount for share in shares.values())
         found = []
-        for request, seqs in self._by_request({seq: share.amount for seq, share in shares.items()}).items():
+        groups = self._by_request({seq: share.amount for seq, share in shares.items()})
+        sums = [sum(shares[seq].amount for seq in seqs) for seqs in groups.values()]
+        for (request, seqs), amount, weight in zip(groups.items(), sums, divided(total, sums), strict=True):
             own = [shares[seq] for seq in seqs]
-            amount, heaviest = sum(share.amount for share in own), own[0]
-            if whole and amount:
+            if amount:
                 tokens = sum(share.tokens for share in own)
                 first, last = min(share.first for share in own), max(share.last for share in own)
                 steps = f"step {first}" if first == last else f"steps {first} to {last}"
                 words = f"{what} {count_words(tokens, 'token')}, {steps}"
-                found.append(Culprit(kind, request, seqs[0], round(total * amount / whole), words, heaviest.worst))
+                found.append(Culprit(kind, request, seqs[0], weight, words, own[0].worst))
         return found
 
 

@@ -51,7 +51,7 @@ def test_weights_stay_within_their_part_and_name_requests_that_are_there(options
             main = [culprit for culprit in found if culprit.kind != "head"]
             heads = [culprit for culprit in found if culprit.kind == "head"]
             for group in (main, heads):
-                assert sum(culprit.weight_ns for culprit in group) <= ns + len(group)
+                assert sum(culprit.weight_ns for culprit in group) <= ns
             for culprit in found:
                 assert culprit.weight_ns >= 0 and culprit.words
                 assert culprit.request in ("", *latency.tracks.requests)
