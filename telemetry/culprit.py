@@ -45,7 +45,7 @@ class Culprit:
 
 
 def divided(total: int, amounts: Sequence[float]) -> list[int]:
-    """A time in proportion to amounts, in whole nanoseconds that add up to it: each rounded down, the rest the largest's.
+    """A time in proportion to amounts, in whole nanoseconds: each rounded down, what is left goes to the largest.
 
     Args:
         total: nanoseconds.

@@ -79,16 +79,13 @@ def verdict(
     limits = _limits(latency) | {"prefill_interference": finder.largest_chunk(track, until)}
     times = _times(parts, culprits, finder.behind_heads(track, until))
     behind = _culprits_of_causes(culprits, set(breakdown.request.seqs), track.seq)
-    own = _own_words(track, by, bool(times.get("evicted")))
+    total = breakdown.ttft_ns if by == "ttft" else breakdown.total_ns
     causes = sorted(
-        (
-            Cause(name, ns, tuple(behind.get(name, ())), limits.get(name, 0), own)
-            for name, ns in times.items()
-            if ns
-        ),
+        (Cause(name, ns, tuple(behind.get(name, ())), limits.get(name, 0)) for name, ns in times.items() if ns),
         key=lambda cause: -cause.ns,
     )
-    total = breakdown.ttft_ns if by == "ttft" else breakdown.total_ns
+    own = _own_words(track, by, [cause.name for cause in _told(causes, total)])
+    causes = [replace(cause, own=own) for cause in causes]
     evidence = tuple(life_pieces(latency, breakdown, until, track))
     ending = ending_of(breakdown)
     subject, since = _subject(breakdown, by, ending, engine)
@@ -106,17 +103,24 @@ def sentences(subject: str, total: int, causes: list[Cause], since: str = "") ->
     """
     if not causes or not total:
         return f"{subject} no time at all{since}.", ()
-    top = next((cause for cause in causes if cause.name not in OWN and cause.ns >= NOTABLE * total), causes[0])
+    top, *others = _told(causes, total)
     headline = f"{subject} {time_words(total)}{since}: {_portion(top, total, ' of it')}."
     more = [
         own_words(cause, total) if cause.name == "own" else f"Another {_portion(cause, total, '')}."
-        for cause in causes
-        if cause is not top and cause.ns >= MENTIONED * total
+        for cause in others
     ]
     helps = advice(top)
     if helps:
         more.append(f"What would help: {helps}.")
     return headline, tuple(more)
+
+
+def _told(causes: list[Cause], total: int) -> list[Cause]:
+    """The causes that have a sentence, in the order of these: the headline's, and the others that took enough."""
+    if not causes or not total:
+        return []
+    top = next((cause for cause in causes if cause.name not in OWN and cause.ns >= NOTABLE * total), causes[0])
+    return [top, *(cause for cause in causes if cause is not top and cause.ns >= MENTIONED * total)]
 
 
 def _portion(cause: Cause, total: int, of: str) -> str:
@@ -203,10 +207,16 @@ def _one(same: list[Culprit]) -> Culprit:
     return Culprit(top.kind, top.request, top.seq, sum(c.weight_ns for c in same), top.words, top.step)
 
 
-def _own_words(track: Track, by: str, evicted: bool) -> str:
-    """What a sequence did itself; tokens that were evicted, a cause of their own, don't count again."""
-    computed, besides = track.num_prompt_computed, ""
-    if evicted:
-        computed, besides = max(0, computed - track.missed["evicted"]), " besides those"
-    prompt = f"{computed} of {track.num_prompt_tokens} prompt tokens computed{besides}"
+def _own_words(track: Track, by: str, told: list[str]) -> str:
+    """What a sequence did itself.
+
+    Tokens that were evicted are a cause of their own. Where that was told before (`told`: the causes with a sentence, in
+    order) they don't count again, otherwise they count here, so that every token computed is told once.
+    """
+    computed, lost = track.num_prompt_computed, track.missed.get("evicted", 0)
+    prompt = f"{computed} of {track.num_prompt_tokens} prompt tokens computed"
+    if lost and "evicted" in told[: told.index("own") if "own" in told else None]:
+        prompt = f"{max(0, computed - lost)} of {track.num_prompt_tokens} prompt tokens computed besides those"
+    elif lost and computed:
+        prompt += f" ({min(lost, computed)} of them had been cached and were evicted)"
     return prompt if by == "ttft" else f"{prompt}, {track.num_output_tokens} tokens generated"

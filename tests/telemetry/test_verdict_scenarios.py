@@ -215,6 +215,33 @@ def test_evicted_tokens_do_not_count_again_as_its_own_work() -> None:
     assert own.endswith(": 4 of 80 prompt tokens computed besides those, 2 tokens generated.")
 
 
+@pytest.mark.parametrize(("tokens", "is_told"), [(100, True), (250, False)])
+def test_evicted_tokens_count_as_its_own_work_where_they_were_not_told_before(tokens: int, is_told: bool) -> None:
+    """It decodes for so long that its prompt is a small part of its time, or one that is not worth a sentence."""
+    latency, breakdown, said = evicted_then_decoding(tokens)
+    assert ("the cache had lost" in " ".join(said.sentences)) == is_told
+    assert said.headline.endswith(
+        f" for its own work: 72 of 80 prompt tokens computed (68 of them had been cached and were evicted), "
+        f"{tokens} tokens generated."
+    )
+    assert "besides" not in " ".join(said.sentences)
+    assert sum(chunk[2] for run in breakdown.track.runs for chunk in run.chunks) == 72  # as the timeline has it
+
+
+def evicted_then_decoding(tokens: int) -> tuple[Latency, Breakdown, Verdict]:
+    """The cold cache again, and a long answer."""
+    engine, _ = planted_causes.timed_engine(num_blocks=100, max_model_len=512)
+    engine.add(planted_causes.prompt(80, 1), 2)
+    engine.run()
+    engine.add(planted_causes.prompt(390, 2), 2)
+    engine.run()
+    again = engine.add(planted_causes.prompt(80, 1), tokens)
+    engine.run()
+    latency = latency_of(engine)
+    breakdown = latency.breakdown(latency.tracks.requests[again])
+    return latency, breakdown, verdict(latency, breakdown)
+
+
 def test_a_prompt_that_is_under_way_counts_as_far_as_it_is_computed() -> None:
     engine, _ = planted_causes.timed_engine(max_prefill_chunk=20, num_blocks=128)
     request = engine.add(planted_causes.prompt(100), 4)
