@@ -124,6 +124,7 @@ class Report:
         num_blocks: in the pool.
         queue_age_s: how long the sequence that waits longest has been waiting.
         trouble: why it gives no answers, in words; "": it does.
+        is_engine_gone: whether that is because its engine has ended.
         queried_tokens: prompt tokens that were looked up in the cache, on first admissions.
         hit_tokens: those of them that were found.
     """
@@ -143,5 +144,6 @@ class Report:
     num_blocks: int = 0
     queue_age_s: float = 0.0
     trouble: str = ""
+    is_engine_gone: bool = False
     queried_tokens: int = 0
     hit_tokens: int = 0

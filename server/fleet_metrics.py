@@ -22,6 +22,7 @@ class RouterMetrics:
 
     Args:
         fleet: gives the gauges.
+        wanted: replicas that there should be, at least.
 
     Attributes:
         routed: calls by replica and reason.
@@ -29,8 +30,8 @@ class RouterMetrics:
         broken: answers that ended in an error because their replica, or its engine, was gone.
     """
 
-    def __init__(self, fleet: FleetView) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: FleetView, wanted: int = 1) -> None:
+        self._fleet, self._wanted = fleet, wanted
         self.routed: Counter[tuple[str, str]] = Counter()
         self.retried: Counter[str] = Counter()
         self.broken: Counter[str] = Counter()
@@ -64,6 +65,13 @@ class RouterMetrics:
             for replica, count in sorted(counts.items()):
                 family.add_metric([replica], count)
             yield family
+        yield from self._losses()
+        reports = self._fleet.reports()
+        sound = sum(not report.trouble for report, _, _ in reports)
+        yield GaugeMetricFamily("nanolens_router_replicas", "Replicas whose engines answer.", sound)
+        yield GaugeMetricFamily(
+            "nanolens_router_wanted_replicas", "Replicas that there should be, at least.", self._wanted
+        )
         in_flight = GaugeMetricFamily(
             "nanolens_router_in_flight", "Requests that a replica is answering.", labels=["replica"]
         )
@@ -71,11 +79,27 @@ class RouterMetrics:
             "nanolens_router_queue_age_seconds", "How long the sequence that waits longest has waited.",
             labels=["replica"], unit="seconds",
         )  # fmt: skip
-        for report, count, _ in self._fleet.reports():
+        for report, count, _ in reports:
             in_flight.add_metric([report.replica], count)
             age.add_metric([report.replica], report.queue_age_s)
         yield in_flight
         yield age
+
+    def _losses(self) -> Iterator[Metric]:
+        """Replicas that were lost: how many, from 0 on, so that the first one is a growth; and which, the last ones."""
+        lost = CounterMetricFamily(
+            "nanolens_router_lost_replicas", "Replicas that died or gave no answers, by how.", labels=["reason"]
+        )
+        for how, count in self._fleet.losses.counts.items():
+            lost.add_metric([how], count)
+        yield lost
+        when = GaugeMetricFamily(
+            "nanolens_router_lost_replica_timestamp_seconds", "Unix time at which a replica was known to be lost.",
+            labels=["replica", "reason"], unit="seconds",
+        )  # fmt: skip
+        for each in self._fleet.losses.recent:
+            when.add_metric([each.replica, each.how], each.t_s)
+        yield when
 
 
 def join(scrapes: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from .fleet_losses import Losses
 from .fleet_messages import HttpCall, Report, Route
 
 HASH_BYTES = 8  # of a block, as the journal has it
@@ -103,10 +104,14 @@ class FleetView:
     Args:
         max_num_seqs: requests that a replica runs at once.
         clock: seconds.
+
+    Attributes:
+        losses: replicas that were lost.
     """
 
     def __init__(self, max_num_seqs: int = 256, clock: Callable[[], float] = time.monotonic) -> None:
         self.max_num_seqs = max_num_seqs
+        self.losses = Losses()
         self._clock = clock
         self._lock = threading.Lock()
         self._replicas: dict[str, ReplicaView] = {}
@@ -138,9 +143,15 @@ class FleetView:
         with self._lock:
             names = set(replicas)
             for gone in self._replicas.keys() - names:
-                del self._replicas[gone]
+                self.losses.left(self._replicas.pop(gone).report)
             for name in names - self._replicas.keys():
                 self._replicas[name] = ReplicaView(Report(name))
+
+    def died(self, replica: str) -> None:
+        """The process of a replica is gone, whether it is known here any more or not."""
+        with self._lock:
+            view = self._replicas.pop(replica, None)
+            self.losses.died(view.report if view is not None else Report(replica))
 
     def take(self, report: Report) -> None:
         """Take a report; one of a replica that is gone is dropped."""

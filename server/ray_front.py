@@ -68,7 +68,7 @@ class Front:
         tokenizer = load_tokenizer_alone(settings.engine.model)
         self._hashes = PromptHashes(tokenizer, settings.engine.block_size, block_key)
         self._spans = RouterSpans.to(settings.model_names[0], settings.engine.otlp)
-        self._metrics = RouterMetrics(self._fleet)
+        self._metrics = RouterMetrics(self._fleet, settings.replicas or 1)
         self._homes = Homes()
         self._choices: deque[dict[str, object]] = deque(maxlen=MAX_CHOICES)
         self._asking: dict[str, asyncio.Task[None]] = {}
@@ -243,7 +243,10 @@ class Front:
             for (replica, reason), count in sorted(self._metrics.routed.items())
         ]
         return {"version": 1, "replicas": replicas, "routed": routed, "retried": dict(self._metrics.retried),
-                "broken": dict(self._metrics.broken), "choices": list(self._choices)}  # fmt: skip
+                "broken": dict(self._metrics.broken), "lost": self._lost(), "choices": list(self._choices)}  # fmt: skip
+
+    def _lost(self) -> list[dict[str, object]]:
+        return [{"id": each.replica, "reason": each.how, "t_s": each.t_s} for each in self._fleet.losses.recent]
 
     async def _scrape(self, call: HttpCall, known: Sequence[str]) -> Response:
         """The metrics of all replicas as one scrape; of one that does not answer there are none."""

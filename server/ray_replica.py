@@ -83,7 +83,8 @@ class Replica:
         config = engine.started.config
         return dataclasses.replace(
             report, run=engine.started.run_id, pid=os.getpid(), engine_pid=engine.pid,
-            trouble=self._operations.watch.trouble(), journal=str(config.get("journal") or ""),
+            trouble=self._operations.watch.trouble(), is_engine_gone=not engine.is_alive,
+            journal=str(config.get("journal") or ""),
             num_blocks=engine.started.num_blocks,
             running=seen.running if seen is not None else 0,
             free_blocks=seen.free_blocks if seen is not None else engine.started.num_blocks,

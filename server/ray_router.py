@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import Any
 
+from ray.exceptions import ActorDiedError, RayError
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
 from .fleet_messages import Ask, HttpCall, Route
 from .fleet_view import FleetView, fleet_of
+
+LEFT_S = 5.0  # for a replica that has left to say that it lives
 
 
 class PrefixRouter(RequestRouter):
@@ -26,11 +31,18 @@ class PrefixRouter(RequestRouter):
         """
         self._fleet: FleetView = fleet_of(fleet)
         self._fleet.max_num_seqs = max_num_seqs
+        self._leaving: set[asyncio.Task[None]] = set()
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Take the list of replicas that run."""
-        self._fleet.update(_name(each.replica_id) for each in replicas)
+        names = {_name(each.replica_id) for each in replicas}
+        left = [each for each in self.curr_replicas.values() if _name(each.replica_id) not in names]
+        self._fleet.update(names)
         super().update_replicas(replicas)
+        for each in left:
+            task = asyncio.get_running_loop().create_task(self._look_after(each))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -67,7 +79,18 @@ class PrefixRouter(RequestRouter):
     def on_replica_actor_died(self, replica_id: Any) -> None:
         """A replica is gone; the list without it comes later."""
         super().on_replica_actor_died(replica_id)
-        self._fleet.update(name for name in self._fleet.replicas if name != _name(replica_id))
+        self._fleet.died(_name(replica_id))
+
+    async def _look_after(self, replica: RunningReplica) -> None:
+        """Learn whether a replica that has left the list had died: Ray may have seen that before any call did.
+
+        One that is taken out in order lives until its engine has ended.
+        """
+        with contextlib.suppress(RayError):
+            try:
+                await replica.get_queue_len(deadline_s=LEFT_S)
+            except ActorDiedError:
+                self._fleet.died(_name(replica.replica_id))
 
 
 def _name(replica_id: Any) -> str:

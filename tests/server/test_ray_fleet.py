@@ -165,7 +165,9 @@ def test_every_sample_of_the_engines_says_of_which_replica_it_is(fleet: FleetSer
     def replicas_of(metric: str) -> set[str]:
         families = text_string_to_metric_families(fleet.get("/metrics").body.decode())
         samples = [sample for family in families for sample in family.samples]
-        assert all("replica" in sample.labels for sample in samples)
+        of_fleet = {sample.name for sample in samples if "replica" not in sample.labels}
+        names = ("replicas", "wanted_replicas", "lost_replicas_total")
+        assert of_fleet == {f"nanolens_router_{name}" for name in names}
         return {sample.labels["replica"] for sample in samples if sample.name == metric}
 
     wait_until(lambda: replicas_of("nanolens_engine_up") == names)  # the exporters have to read so far
@@ -255,6 +257,9 @@ def test_the_death_of_a_replica_ends_its_streams_properly_and_both_serve_again(f
     fleet.wait_for(2, without=killed)
     for name in fleet.replicas():
         assert fleet.post(f"/replicas/{name}/v1/completions", completion(PROMPT, **GREEDY)).status == 200
+    reason = "process_gone" if what == "pid" else "engine_gone"
+    assert [(each["id"], each["reason"]) for each in fleet.fleet()["lost"][-1:]] == [(killed[0], reason)]
+    assert f'nanolens_router_lost_replicas_total{{reason="{reason}"}} 1.0' in fleet.get("/metrics").body.decode()
 
 
 @pytest.mark.timeout(600)
@@ -297,6 +302,8 @@ def test_a_rolling_restart_under_load_loses_no_request(fleet: FleetServer) -> No
         results += load.run(20)
     fleet.wait_for(2, without=before)
     assert set(results) == {"ok"}
+    assert not set(before) & {each["id"] for each in fleet.fleet()["lost"]}
+    assert "nanolens_router_lost_replica_timestamp_seconds{" not in fleet.get("/metrics").body.decode()
 
 
 @pytest.mark.timeout(300)
