@@ -5,7 +5,7 @@ from __future__ import annotations
 from .board_overview import quantiles
 from .dashboard import Dashboard, Row
 from .panels import BAD, GOOD, WARN, Panel, Query
-from .promql import buckets, gauge, rate, ratio, series
+from .promql import ENGINE, ENGINE_NAME, buckets, gauge, rate, ratio, series
 from .trace_links import EVICTING, REUSING, SWAPPED
 
 HITS, QUERIED = "nanolens_prefix_cache_hit_tokens_total", "nanolens_prefix_cache_queried_tokens_total"
@@ -27,9 +27,9 @@ MEMORY = Row(
             "percentunit",
             (
                 Query(
-                    ratio(gauge("nanolens_kv_blocks", 'state="used"', by=("instance",)),
-                          gauge("nanolens_kv_blocks_capacity", by=("instance",))),
-                    "{{instance}}", high=1,
+                    ratio(gauge("nanolens_kv_blocks", 'state="used"', by=ENGINE),
+                          gauge("nanolens_kv_blocks_capacity", by=ENGINE)),
+                    ENGINE_NAME, high=1,
                 ),
             ),
             steps=((None, GOOD), (0.85, WARN), (0.95, BAD)), highest=1,
@@ -39,7 +39,7 @@ MEMORY = Row(
             "Share of the token slots in used blocks that hold a computed token. What is missing is the unfilled tail "
             "of each sequence, or blocks taken for a prefill that goes on.",
             "percentunit",
-            (Query(f"avg by (instance) ({series('nanolens_kv_token_fill_ratio')})", "{{instance}}", high=1),),
+            (Query(f"avg by (instance, replica) ({series('nanolens_kv_token_fill_ratio')})", ENGINE_NAME, high=1),),
             highest=1,
         ),
     ),

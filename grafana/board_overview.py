@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .dashboard import ENGINE_INFO, Dashboard, Row
 from .panels import BAD, GOOD, WARN, Panel, Query
-from .promql import RANGE, gauge, quantile, rate, ratio, series, share_within, total
+from .promql import ENGINE, RANGE, gauge, quantile, rate, ratio, series, share_within, total
 from .trace_links import FAILED, LATE_FIRST, LATE_NEXT, QUEUED, REUSING
 
 ERRORS = 'finish_reason="error"'
@@ -185,8 +185,8 @@ RED = Row(
         Panel(
             "table", "Engines",
             "The runs that are exported now: model, version and run id of each.",
-            "none", (Query(total(series(ENGINE_INFO), "instance", "model", "version", "run_id"), "", low=1, high=1),),
-            columns=("instance", "model", "version", "run_id"),
+            "none", (Query(total(series(ENGINE_INFO), *ENGINE, "model", "version", "run_id"), "", low=1, high=1),),
+            columns=(*ENGINE, "model", "version", "run_id"),
         ),
     ),
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .board_overview import quantiles
 from .dashboard import Dashboard, Row
 from .panels import BAD, GOOD, WARN, Panel, Query
-from .promql import buckets, gauge, mean, quantile, rate, series
+from .promql import ENGINE_NAME, buckets, gauge, mean, most, quantile, rate
 from .trace_links import PAUSED, PREEMPTED, QUEUED
 
 QUEUE = "nanolens_queue_seconds"
@@ -50,7 +50,7 @@ WAITS = Row(
         Panel(
             "timeseries", "Oldest wait",
             "How long the one that has waited the longest has been waiting, for each engine.",
-            "s", (Query(f"max by (instance) ({series('nanolens_oldest_wait_seconds')})", "{{instance}}", high=60),),
+            "s", (Query(most("nanolens_oldest_wait_seconds"), ENGINE_NAME, high=60),),
             traces=QUEUED, steps=((None, GOOD), (5, WARN), (30, BAD)),
         ),
         Panel(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .dashboard import Dashboard, Row
 from .panels import BAD, GOOD, WARN, Panel, Query
-from .promql import buckets, mean, quantile, rate, ratio, series
+from .promql import ENGINE_NAME, buckets, mean, quantile, rate, ratio, series
 from .trace_links import FAILED
 
 STEP, HOST, BATCH = "nanolens_step_seconds", "nanolens_step_host_seconds", "nanolens_batch_tokens"
@@ -39,7 +39,7 @@ STEPS = Row(
             "timeseries", "Since the last step",
             "Seconds since the newest step was read. It grows while an engine is idle or paused; with sequences "
             "waiting it must not.",
-            "s", (Query(f"time() - max by (instance) ({series(LAST)} > 0)", "{{instance}}", low=-1, high=600),),
+            "s", (Query(f"time() - max by (instance, replica) ({series(LAST)} > 0)", ENGINE_NAME, low=-1, high=600),),
             width=12,
         ),
     ),

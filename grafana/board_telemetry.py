@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .dashboard import Dashboard, Row
 from .panels import BAD, GOOD, WARN, Panel, Query
-from .promql import INTERVAL, RANGE, gauge, increase, rate, ratio, series
+from .promql import ENGINE_NAME, INTERVAL, RANGE, gauge, increase, most, of_address, rate, ratio, series, total
 
 SPANS = "nanolens_spans_total"
 LOST_EVENTS = "nanolens_journal_dropped_events_total"
@@ -17,7 +17,7 @@ HEALTH = Row(
         Panel(
             "stat", "Exporters scraped",
             "Exporters that answered Prometheus' last scrape.",
-            "none", (Query(gauge("up"), "up", low=1, high=1),), steps=((None, BAD), (1, GOOD)), width=6,
+            "none", (Query(total(of_address("up")), "up", low=1, high=1),), steps=((None, BAD), (1, GOOD)), width=6,
         ),
         Panel(
             "stat", "Journal lag",
@@ -65,7 +65,7 @@ FLOW = Row(
             "Times that segments of a journal were deleted before the exporter had read them, since it began: "
             "histograms and spans miss what was in them.",
             "none",
-            (Query(f"sum by (instance) (max_over_time({series(GAPS)}[{INTERVAL}]))", "{{instance}}", high=0),),
+            (Query(f"sum by (instance, replica) (max_over_time({series(GAPS)}[{INTERVAL}]))", ENGINE_NAME, high=0),),
             steps=((None, GOOD), (1, BAD)),
         ),
         Panel(
@@ -77,18 +77,18 @@ FLOW = Row(
         Panel(
             "timeseries", "Journal lag, over time",
             "How far the exporter's reading is behind the journal; 0 at its end. It climbs if it can't keep up.",
-            "s", (Query(f"max by (instance) ({series(LAG)})", "{{instance}}", high=30),),
+            "s", (Query(most(LAG), ENGINE_NAME, high=30),),
         ),
         Panel(
             "timeseries", "Scrape time",
             "How long Prometheus' scrapes of the exporters take.",
-            "s", (Query(f"max by (instance) ({series('scrape_duration_seconds')})", "{{instance}}", high=5),),
+            "s", (Query(f"max by (instance) ({of_address('scrape_duration_seconds')})", "{{instance}}", high=5),),
         ),
         Panel(
             "timeseries", "Samples in a scrape",
-            "Series that an exporter gives. The labels are bounded, so it stays level.",
+            "Series that an exporter gives, or the front of a fleet. The labels are bounded, so it stays level.",
             "none",
-            (Query(f"max by (instance) ({series('scrape_samples_scraped')})", "{{instance}}", low=100, high=5000),),
+            (Query(f"max by (instance) ({of_address('scrape_samples_scraped')})", "{{instance}}", low=100, high=5000),),
         ),
     ),
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.utils import floatToGoString
 
 from ..telemetry.metric_families import LATENCY_BUCKETS
-from . import board_kv_cache, board_overview, board_preemption, board_queue, board_steps, board_telemetry
+from . import board_fleet, board_kv_cache, board_overview, board_preemption, board_queue, board_steps, board_telemetry
 from .dashboard import Dashboard, Slo
 
 BOARDS: tuple[Dashboard, ...] = (
@@ -14,6 +14,7 @@ BOARDS: tuple[Dashboard, ...] = (
     board_kv_cache.BOARD,
     board_preemption.BOARD,
     board_steps.BOARD,
+    board_fleet.BOARD,
     board_telemetry.BOARD,
 )
 

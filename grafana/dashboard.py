@@ -105,7 +105,10 @@ def _others() -> Json:
 
 
 def _scope_variables() -> list[Json]:
-    """Data sources, then job, model and the instances of that model, which all selectors use."""
+    """Data sources, then job, model, the instances of that model, and their replicas, which all selectors use.
+
+    All replicas are asked for by an expression that series without such a label match, too.
+    """
     return [
         _datasource_variable("datasource", "Metrics", "prometheus"),
         _datasource_variable("traces", "Traces", "tempo"),
@@ -113,6 +116,9 @@ def _scope_variables() -> list[Json]:
         _label_variable("model", "Model", f'label_values({ENGINE_INFO}{{job=~"$job"}}, model)'),
         _label_variable(
             "instance", "Instance", f'label_values({ENGINE_INFO}{{job=~"$job",model=~"$model"}}, instance)'
+        ),
+        _label_variable(
+            "replica", "Replica", f'label_values({ENGINE_INFO}{{job=~"$job",instance=~"$instance"}}, replica)', ".*"
         ),
     ]
 
@@ -129,12 +135,13 @@ def _datasource_variable(name: str, label: str, kind: str) -> Json:
     )  # fmt: skip
 
 
-def _label_variable(name: str, label: str, query: str) -> Json:
-    return _variable(
+def _label_variable(name: str, label: str, query: str, all_values: str = "") -> Json:
+    variable = _variable(
         name, "query", label, datasource=DATASOURCE, query={"query": query, "refId": name, "qryType": 1}, regex="",
         refresh=2, sort=1, multi=True, includeAll=True, options=[],
         current={"selected": True, "text": ["All"], "value": ["$__all"]},
     )  # fmt: skip
+    return variable | ({"allValue": all_values} if all_values else {})
 
 
 def _slo_variable(slo: Slo, shown: bool) -> Json:

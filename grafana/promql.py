@@ -7,12 +7,20 @@ from __future__ import annotations
 
 INTERVAL = "$__rate_interval"
 RANGE = "$__range"  # the time range that the dashboard shows
-SCOPE = ('job=~"$job"', 'instance=~"$instance"')
+OF_ADDRESS = ('job=~"$job"', 'instance=~"$instance"')
+SCOPE = (*OF_ADDRESS, 'replica=~"$replica"')  # series without that label, as those of one server, match where all do
+ENGINE = ("instance", "replica")  # what tells one engine from the others
+ENGINE_NAME = "{{instance}} {{replica}}"  # the same as a legend
 
 
 def series(name: str, *matchers: str) -> str:
     """A selector: `name` of the engines that the variables choose, and `matchers` such as `status="RUNNING"`."""
     return f"{name}{{{','.join((*SCOPE, *matchers))}}}"
+
+
+def of_address(name: str, *matchers: str) -> str:
+    """A selector of what is known of an address that is scraped, however many replicas answer behind it."""
+    return f"{name}{{{','.join((*OF_ADDRESS, *matchers))}}}"
 
 
 def total(expr: str, *by: str) -> str:
@@ -23,6 +31,11 @@ def total(expr: str, *by: str) -> str:
 def gauge(name: str, *matchers: str, by: tuple[str, ...] = ()) -> str:
     """The sum of a gauge."""
     return total(series(name, *matchers), *by)
+
+
+def most(name: str, *matchers: str, by: tuple[str, ...] = ENGINE) -> str:
+    """The highest value of a gauge."""
+    return f"max by ({', '.join(by)}) ({series(name, *matchers)})"
 
 
 def rate(name: str, *matchers: str, by: tuple[str, ...] = (), over: str = INTERVAL) -> str:

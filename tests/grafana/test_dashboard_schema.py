@@ -49,7 +49,7 @@ def boards() -> list[Any]:
 
 
 def test_all_boards_fit_the_schema(check: Check) -> None:
-    assert len(boards()) == 6
+    assert len(boards()) == 7
     assert check(boards()) == ""
 
 

@@ -17,18 +17,30 @@ from nanolens.grafana.boards import BOARDS, SLOS
 from nanolens.grafana.not_shown import NOT_SHOWN
 from nanolens.grafana.panels import Panel, Query
 from nanolens.telemetry.metric_families import BY_NAME, LATENCY_BUCKETS
-from promql_checks import PROMETHEUS_OWN, base_name, matchers, nodes, selectors, unguarded_divisions, with_values
+from promql_checks import (
+    PROMETHEUS_OWN,
+    base_name,
+    matchers,
+    nodes,
+    router_families,
+    selectors,
+    unguarded_divisions,
+    with_values,
+)  # fmt: skip
 
 PANELS = [(board.name, panel) for board in BOARDS for panel in board.panels]
 QUERIES = [(name, panel, query) for name, panel in PANELS for query in panel.queries]
 EXPRESSIONS = sorted({query.expr for _, _, query in QUERIES})
+FAMILIES = {**BY_NAME, **router_families()}
+OF_ADDRESS = PROMETHEUS_OWN | {name for name, family in router_families().items() if "replica" not in family.labels}
 HISTOGRAMS = {family.name for family in BY_NAME.values() if family.kind == "histogram"}
 WANTED = {
     "Overview", "Queue and scheduling", "KV cache and prefix cache", "Preemption and recompute", "Steps and host time",
-    "Telemetry itself",
+    "Fleet", "Telemetry itself",
 }  # fmt: skip
 MOST_SERIES_LABELS = {
-    "finish_reason", "reason", "status", "state", "kind", "mode", "outcome", "direction", "le", "instance", "rank",
+    "finish_reason", "reason", "status", "state", "kind", "mode", "outcome", "direction", "le", "instance", "replica",
+    "rank",
 }  # fmt: skip
 
 
@@ -71,7 +83,7 @@ def test_a_board_is_in_the_current_format_with_its_variables(name: str) -> None:
     board = loaded(name)
     assert 36 <= board["schemaVersion"] <= 41
     variables = [variable["name"] for variable in board["templating"]["list"]]
-    assert variables == ["datasource", "traces", "job", "model", "instance", "ttft_slo", "itl_slo"]
+    assert variables == ["datasource", "traces", "job", "model", "instance", "replica", "ttft_slo", "itl_slo"]
     assert board["uid"] == f"nanolens-{name}" and "id" not in board
 
 
@@ -118,7 +130,9 @@ def test_an_expression_parses_and_divides_by_nothing_that_can_be_zero(expr: str)
 
 @pytest.mark.parametrize("expr", EXPRESSIONS)
 def test_an_expression_is_narrowed_by_the_variables_and_uses_their_interval(expr: str) -> None:
-    assert all({"job", "instance"} <= set(matchers(s)) for s in selectors(with_values(expr)))
+    for selector in selectors(with_values(expr)):
+        of_one = set() if selector.name in OF_ADDRESS else {"replica"}
+        assert {"job", "instance"} | of_one <= set(matchers(selector)), selector.name
     assert set(re.findall(r"\[(.*?)\]", expr)) <= {"$__rate_interval", "$__range"}
 
 
@@ -136,12 +150,12 @@ def test_a_query_asks_for_metrics_and_label_values_that_are_declared(board: str,
     for selector in selectors(with_values(query.expr)):
         if selector.name in PROMETHEUS_OWN:
             continue
-        family = BY_NAME[base_name(selector.name, HISTOGRAMS)]
+        family = FAMILIES[base_name(selector.name, HISTOGRAMS)]
         assert family.kind != "histogram" or selector.name != family.name, "a histogram has no series of its own name"
         for label, value in matchers(selector).items():
             if label == "le":
                 assert value in map(floatToGoString, family.buckets)
-            elif label not in ("job", "instance"):
+            elif label not in ("job", "instance", "replica"):
                 assert value in family.labels[label]
 
 
@@ -150,23 +164,37 @@ def test_a_counter_is_shown_as_its_growth_and_a_gauge_as_it_is(board: str, panel
     expr = with_values(query.expr)
     ranged = {n.vector_selector.name for n in nodes(expr) if isinstance(n, ql.MatrixSelector)}
     for selector in selectors(expr):
-        family = BY_NAME.get(base_name(selector.name, HISTOGRAMS))
+        family = FAMILIES.get(base_name(selector.name, HISTOGRAMS))
         grows = family is not None and family.kind in ("counter", "histogram")
         assert grows == (selector.name in ranged), selector.name
+
+
+def test_all_replicas_are_asked_for_by_what_matches_series_of_one_server_too() -> None:
+    for board in BOARDS:
+        (variable,) = [v for v in loaded(board.name)["templating"]["list"] if v["name"] == "replica"]
+        assert variable["includeAll"] and variable["multi"] and re.fullmatch(variable["allValue"], "")
+        assert variable["query"]["query"].startswith("label_values(") and '$instance' in variable["query"]["query"]
+
+
+@pytest.mark.parametrize("expr", EXPRESSIONS)
+def test_what_tells_instances_apart_tells_replicas_apart(expr: str) -> None:
+    for node in nodes(with_values(expr)):
+        if isinstance(node, ql.AggregateExpr) and node.modifier and "instance" in node.modifier.labels:
+            assert "replica" in node.modifier.labels or {s.name for s in selectors(node.prettify())} <= OF_ADDRESS
 
 
 def test_only_panels_of_latencies_with_exemplars_ask_for_them() -> None:
     for _, panel, query in QUERIES:
         names = {base_name(s.name, HISTOGRAMS) for s in selectors(with_values(query.expr))}
         if query.exemplars:
-            assert all(BY_NAME[name].has_exemplars for name in names), panel.title
+            assert all(FAMILIES[name].has_exemplars for name in names), panel.title
     shown = {n for *_, q in QUERIES if q.exemplars for n in re.findall(r"nanolens_\w+_seconds", q.expr)}
     assert {"nanolens_time_to_first_token_seconds", "nanolens_inter_token_seconds", "nanolens_request_seconds"} <= shown
 
 
 def test_every_exported_metric_is_on_a_panel_or_on_the_list_that_says_why_not() -> None:
     shown = {base_name(s.name, HISTOGRAMS) for expr in EXPRESSIONS for s in selectors(with_values(expr))}
-    assert set(BY_NAME) - shown == set(NOT_SHOWN)
+    assert set(FAMILIES) - shown == set(NOT_SHOWN)
     assert all(len(reason) > 10 for reason in NOT_SHOWN.values())
 
 

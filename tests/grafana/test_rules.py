@@ -16,19 +16,32 @@ from prometheus_client.utils import floatToGoString
 from journals import busy_engine
 from nanolens.telemetry.metric_families import BY_NAME
 from nanolens.telemetry.metrics import Metrics
-from promql_checks import PROMETHEUS_OWN, base_name, matchers, nodes, selectors, unguarded_divisions
+from promql_checks import (
+    PROMETHEUS_OWN,
+    base_name,
+    matchers,
+    nodes,
+    router_families,
+    selectors,
+    unguarded_divisions,
+)  # fmt: skip
 
 REPO = Path(__file__).resolve().parents[2]
 GRAFANA = REPO / "grafana"
 RULES = sorted((GRAFANA / "rules").glob("*.yml"))
 TESTS = sorted((GRAFANA / "rules" / "tests").glob("*.yml"))
+FAMILIES = {**BY_NAME, **router_families()}
 HISTOGRAMS = {family.name for family in BY_NAME.values() if family.kind == "histogram"}
 ASKED_FOR = {
     "NanolensSchedulerStuck", "NanolensKvPressure", "NanolensPreemptionStorm", "NanolensTtftBurnsFast",
     "NanolensTtftBurnsSlowly", "NanolensItlBurnsFast", "NanolensItlBurnsSlowly", "NanolensQueueAge",
     "NanolensEventsLost", "NanolensSpansLost", "NanolensEngineDown", "NanolensExporterDown", "NanolensSwapFailures",
-    "NanolensJournalGaps",
+    "NanolensJournalGaps", "NanolensReplicaLost", "NanolensReplicasKeepDying", "NanolensFleetShort",
+    "NanolensReplicaLate",
 }  # fmt: skip
+# What is about all that answers behind an address: its objectives, and whether it or its one server is there.
+OF_ADDRESS = re.compile(r"instance:nanolens_(ttft_late|itl_late|first_tokens|next_tokens):|Nanolens(Ttft|Itl)Burns|"
+                        "NanolensEngineDown|NanolensReplicasKeepDying|NanolensFleetShort")  # fmt: skip
 
 
 def read(path: Path) -> Any:
@@ -121,17 +134,32 @@ def test_a_rule_asks_for_metrics_and_label_values_that_exist(rule: dict[str, Any
     for selector in selectors(rule["expr"]):
         if selector.name in PROMETHEUS_OWN | RECORDED:
             continue
-        family = BY_NAME[base_name(selector.name, HISTOGRAMS)]
+        family = FAMILIES[base_name(selector.name, HISTOGRAMS)]
         for label, value in matchers(selector).items():
+            if label == "replica":  # whether there is one: rules name none
+                assert value == ""
+                continue
             allowed = map(floatToGoString, family.buckets) if label == "le" else family.labels[label]
             assert set(value.split("|")) <= set(allowed), f"{label}={value}"
 
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.get("alert") or rule["record"])
 def test_a_rule_keeps_engines_apart(rule: dict[str, Any]) -> None:
+    of_address = OF_ADDRESS.match(rule.get("alert") or rule["record"])
     for node in nodes(rule["expr"]):
         if isinstance(node, ql.AggregateExpr):
-            assert node.modifier.labels == ["job", "instance"]
+            labels = node.modifier.labels
+            about = {s.name for s in selectors(node.prettify())}
+            if of_address or about == {"nanolens_engine_ended"}:  # which is asked of one server alone
+                assert labels[:2] == ["job", "instance"]
+            else:
+                assert labels[:3] == ["job", "instance", "replica"] and labels[3:] in ([], ["reason"])
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_about_one_engine_names_its_replica(name: str) -> None:
+    summary = ALERTS[name]["annotations"]["summary"]
+    assert ("$labels.replica" in summary) == (not OF_ADDRESS.match(name))
 
 
 def test_every_recorded_series_is_used_or_named_for_boards() -> None:

@@ -12,6 +12,7 @@ from nanolens.server.admission import QueueAdmission
 from nanolens.server.cli import SHORT_FLAGS
 from nanolens.server.server_metrics import ServerMetrics
 from nanolens.server.settings import OPTIONS
+from promql_checks import router_families
 from serve import NAME, Server
 
 OTHER_FLAGS = {"--help", "--config", "--no-metrics", "--clients"}
@@ -39,6 +40,12 @@ def test_the_table_of_metrics_is_that_of_the_server(guide: str) -> None:
         for sample in family.samples or [type("None", (), {"name": f"{family.name}_total"})]
     }
     assert set(re.findall(r"^\| `(nanolens_server_\w+)`", guide, re.MULTILINE)) == found
+
+
+def test_the_table_of_the_routers_metrics_is_that_of_the_router(guide: str) -> None:
+    table = re.findall(r"^\| `(nanolens_router_\w+)` \| (.*?) ?\|", guide, re.MULTILINE)
+    named = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in table}
+    assert named == {name: set(family.labels) for name, family in router_families().items()}
 
 
 def test_every_endpoint_is_in_the_guide(guide: str, tiny_server: Server) -> None:
