@@ -124,12 +124,13 @@ def verdict(c: Comparison) -> str:
 def _side(name: str, side: Side) -> str:
     live = f" ({side.live} more have not ended: only their first tokens count)" if side.live else ""
     runs = ", ".join(reading.run for reading in side.readings)
-    notes = "".join(f"; {note}" for reading in side.readings for note in reading.notes)
-    costs = dict.fromkeys(cost_words(reading.latency.model) for reading in side.readings)
+    whose = [f"{safe(reading.path, 1000)}: " if side.also else "" for reading in side.readings]
+    told = [f"{name}{'; '.join([cost_words(reading.latency.model), *reading.notes])}"
+            for name, reading in zip(whose, side.readings, strict=True)]  # fmt: skip
     return (
         f"{name}  run{'s' if side.also else ''} {runs}: {plural(len(side.ended), 'request')}{live}, in the mean "
         f"{side.ended.prompt_tokens.mean():.0f} prompt and {side.ended.output_tokens.mean():.0f} output tokens; "
-        f"{'; '.join(costs)}{notes}"
+        f"{'; '.join(told)}"
     )
 
 

@@ -141,6 +141,7 @@ def _side_as_dict(side: Side) -> dict[str, object]:
         "live": side.live,
         "mean_prompt_tokens": float(side.ended.prompt_tokens.mean()),
         "mean_output_tokens": float(side.ended.output_tokens.mean()),
+        "model_num_steps": model.num_steps,
         "model_median_error": model.median_error,
         "model_p90_error": model.p90_error,
         "notes": list(side.reading.notes),
@@ -150,8 +151,8 @@ def _side_as_dict(side: Side) -> dict[str, object]:
 def _also_as_dict(reading: LatencyReading) -> dict[str, object]:
     model = reading.latency.model
     return {
-        "journal": reading.path, "run": reading.run, "model_median_error": model.median_error,
-        "model_p90_error": model.p90_error, "notes": list(reading.notes),
+        "journal": reading.path, "run": reading.run, "model_num_steps": model.num_steps,
+        "model_median_error": model.median_error, "model_p90_error": model.p90_error, "notes": list(reading.notes),
     }  # fmt: skip
 
 

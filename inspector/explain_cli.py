@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import JournalError
 from .describe import plural
-from .trace_text import DIM, Paint, fold, width
+from .trace_text import DIM, Paint, fold, tells_error, width
 
 if TYPE_CHECKING:
     from ..telemetry.step_costs import StepCostModel
@@ -78,8 +78,10 @@ def run(arguments: argparse.Namespace) -> int:
     head = f"run {reading.run}, {started.model}: {plural(len(reading.latency.tracks.all_requests), 'request')}"
     head += left_out_words(left_out, arguments.by)
     notes = [*reading.notes, *([_error_of(model)] if model.num_steps else [])]
-    about = {"run": reading.run, "engine": reading.engine, "notes": list(reading.notes), "model": _model(model)}
-    about["left_out"] = left_out
+    about = {
+        "run": reading.run, "engine": reading.engine, "notes": list(reading.notes), "model": _model(model),
+        "left_out": left_out,
+    }  # fmt: skip
     return _print(arguments, found, head, notes, about)
 
 
@@ -189,9 +191,12 @@ def _print(
 
 
 def _error_of(model: StepCostModel) -> str:
+    fitted = f"shared steps are divided by a cost model fitted to {plural(model.num_steps, 'step')}"
+    if not tells_error(model):
+        return f"{fitted}, too few to tell its error"
     return (
-        f"shared steps are divided by a cost model fitted to {plural(model.num_steps, 'step')}: half of them are off "
-        f"by less than {model.median_error:.1%}, nine of ten by less than {model.p90_error:.1%}"
+        f"{fitted}: half of them are off by less than {model.median_error:.1%}, nine of ten by less than "
+        f"{model.p90_error:.1%}"
     )
 
 

@@ -19,6 +19,7 @@ from ..telemetry.span_ids import TraceParent, parse_traceparent
 from ..telemetry.tracks import RequestTrack
 from .describe import plural
 from .latency_reading import LatencyReading, read_latency, require_requests
+from .trace_text import cost_words
 from .units import duration
 
 NS = 1_000_000_000
@@ -182,8 +183,7 @@ def about(fleet: Fleet) -> dict[str, object]:
 def heads(fleet: Fleet) -> Iterator[str]:
     """A sentence on each journal."""
     for replica in fleet.replicas:
-        reading, model = replica.reading, replica.reading.latency.model
-        cost = f"its steps' cost known to {model.median_error:.0%}" if model.num_steps else "no step was measured"
+        reading, cost = replica.reading, cost_words(replica.reading.latency.model)
         count = plural(len(reading.latency.tracks.all_requests), "request")
         yield "; ".join([f"{replica.name}: run {reading.run}, {reading.started.model}: {count}", cost, *reading.notes])
 

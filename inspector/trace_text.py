@@ -55,7 +55,15 @@ def cost_words(model: StepCostModel) -> str:
     """How far the division of shared steps can be trusted."""
     if not model.num_steps:
         return "no step's time on the device was measured"
-    return f"a step's cost is known to {model.median_error:.0%}"
+    if not tells_error(model):
+        steps = "1 step" if model.num_steps == 1 else f"{model.num_steps} steps"
+        return f"a step's cost was fitted to {steps}, too few to tell its error"
+    return f"a step's cost, fitted to {model.num_steps} steps, is known to {model.median_error:.0%}"
+
+
+def tells_error(model: StepCostModel) -> bool:
+    """Whether it was fitted to more steps than it has coefficients: with fewer it meets them all, right or wrong."""
+    return model.num_steps > len(model.coefficients)
 
 
 def fold(text: str, columns: int, indent: str = "") -> str:

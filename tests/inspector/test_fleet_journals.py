@@ -86,3 +86,29 @@ def test_a_fleet_without_any_request_is_refused_by_all_its_names(tmp_path: Path,
         line = refused(capsys, *command)
         assert f"{journals[0]}: run run-a: holds no request;" in line
         assert f"{journals[1]}: run run-b: holds no request but 'long' was refused: prompt (PromptTooLong)" in line
+
+
+def test_a_comparison_says_of_which_journal_each_note_is(tmp_path: Path, capsys: Output) -> None:
+    def tear(path: Path) -> Path:
+        (file,) = path.iterdir()
+        file.write_bytes(file.read_bytes() + b"\x00")
+        return path
+
+    alone = tear(replica(tmp_path / "alone", [Planted()] * 3))
+    whole, torn = replica(tmp_path / "whole", [Planted()] * 2), tear(replica(tmp_path / "torn", [Planted()]))
+    text = said(capsys, "compare", alone, whole, "--also-b", torn)
+    cost, cut = "a step's cost, fitted to {} steps, is known to 0%", "an unfinished frame of 1 bytes at the end"
+    assert f"output tokens; {cost.format(15)}; {cut}" in text  # the one of A: nothing to tell apart
+    assert f"; {whole}: {cost.format(10)}; {torn}: a step's cost was fitted to 5 steps" in text
+    assert f"{torn}: a step's cost was fitted to 5 steps, too few to tell its error; {cut}" in text
+
+
+@pytest.mark.parametrize(("outputs", "count"), [(1, "1 step"), (5, "5 steps")])
+def test_a_cost_model_of_few_steps_claims_no_error(tmp_path: Path, capsys: Output, outputs: int, count: str) -> None:
+    few, many = replica(tmp_path / "few", [Planted(outputs=outputs)]), replica(tmp_path / "many", [Planted(outputs=6)])
+    words = f"fitted to {count}, too few to tell its error"
+    commands = [["explain", few], ["explain", few, many], ["top", few], ["top", few, many], ["compare", many, few]]
+    for command in commands:
+        text = said(capsys, *command)
+        assert words in text, text
+        assert ("fitted to 6 steps" in text) == (many in command)
