@@ -34,7 +34,7 @@ class Replica:
         name: the last part of its path, or as many parts as tell it from the others.
         reading: its run.
         clock: 0, 1, ...: those with the same number count time on the same CLOCK_MONOTONIC.
-        offset_ns: wall clock minus that clock, the same for all that share it.
+        offset_ns: wall clock minus that clock, the same for all that share it: the smallest that one of them measured.
     """
 
     name: str
@@ -76,11 +76,10 @@ class Fleet:
     def __init__(self, readings: Sequence[LatencyReading]) -> None:
         offsets = [reading.started.wall_offset_ns for reading in readings]
         clocks = _clocks(offsets, [reading.started.boot_id for reading in readings])
-        kept: dict[int, int] = {}
         spread: dict[int, list[int]] = {}
         for clock, offset in zip(clocks, offsets, strict=True):
-            kept.setdefault(clock, offset)
             spread.setdefault(clock, []).append(offset)
+        kept = {clock: min(same) for clock, same in spread.items()}
         self.disagreement_ns = max(max(same) - min(same) for same in spread.values())
         names = _names([reading.path for reading in readings])
         self.clocks = len(kept)
@@ -196,17 +195,17 @@ def wall_words(ns: int) -> str:
 def _clocks(offsets: Sequence[int], boots: Sequence[str]) -> list[int]:
     """Which clock each journal counted on, numbered by their offsets.
 
-    Those of one boot id share one where their offsets are close; ids that differ never do. Where a journal has no id,
-    as older ones, offsets alone decide; if they fit to those of several ids it keeps a clock of its own.
+    Those of one boot id share one where all their offsets lie within ONE_CLOCK_NS; ids that differ never do. Where a
+    journal has no id, as older ones, offsets alone decide; if they fit to those of several ids it keeps a clock of its
+    own. The order of the journals changes nothing.
     """
     groups: list[list[int]] = []
     for boot in sorted(set(boots) - {""}):
         groups += _close(offsets, [i for i, each in enumerate(boots) if each == boot])
     known = [list(group) for group in groups]
     for group in _close(offsets, [i for i, each in enumerate(boots) if not each]):
-        low, high = offsets[group[0]] - ONE_CLOCK_NS, offsets[group[-1]] + ONE_CLOCK_NS
-        near = [at for at, each in enumerate(known) if low <= offsets[each[-1]] and offsets[each[0]] <= high]
-        if len(near) == 1:
+        near = [at for at, each in enumerate(known) if _spread(offsets, [*each, *group]) <= ONE_CLOCK_NS]
+        if len(near) == 1 and _spread(offsets, [*groups[near[0]], *group]) <= ONE_CLOCK_NS:
             groups[near[0]] += group
         else:
             groups.append(group)
@@ -216,14 +215,19 @@ def _clocks(offsets: Sequence[int], boots: Sequence[str]) -> list[int]:
 
 
 def _close(offsets: Sequence[int], which: Sequence[int]) -> list[list[int]]:
-    """These journals in groups, each in order of offsets: neighbours that are close are in one."""
+    """These journals in groups, each in order of offsets: from the smallest on, as many as all lie close together."""
     groups: list[list[int]] = []
     for i in sorted(which, key=lambda i: offsets[i]):
-        if groups and offsets[i] - offsets[groups[-1][-1]] <= ONE_CLOCK_NS:
+        if groups and offsets[i] - offsets[groups[-1][0]] <= ONE_CLOCK_NS:
             groups[-1].append(i)
         else:
             groups.append([i])
     return groups
+
+
+def _spread(offsets: Sequence[int], which: Sequence[int]) -> int:
+    """How far apart the offsets of these journals lie."""
+    return max(offsets[i] for i in which) - min(offsets[i] for i in which)
 
 
 def _names(paths: Sequence[str]) -> list[str]:

@@ -227,6 +227,9 @@ def test_hosts_that_booted_at_other_times_have_clocks_of_their_own(read: Fleet) 
         ("- x x", (0.5, 0, 0.9), [0, 0, 0]),
         ("x - y", (0, 0.1, 0.2), [0, 1, 2]),  # whose it is can't be told
         ("x - y", (0, 0.1, 90), [0, 0, 1]),
+        ("x x x", (0, 0.8, 1.6), [0, 0, 1]),  # neighbours are close, but not all of them
+        ("x x x", (1.6, 0, 0.8), [1, 0, 0]),
+        ("- x -", (0.9, 0, -0.9), [1, 0, 0]),
     ],
 )
 def test_a_clock_is_shared_by_one_boot_whose_offsets_agree(
@@ -240,6 +243,11 @@ def test_a_clock_is_shared_by_one_boot_whose_offsets_agree(
     found = Fleet(readings)
     assert [one.clock for one in found.replicas] == clocks and found.clocks == len(set(clocks))
     assert found.disagreement_ns <= 0.9 * NS
+    backwards = Fleet(readings[::-1])
+    assert [one.clock for one in backwards.replicas] == clocks[::-1]
+    assert [(a.arrived, a.request.request) for a in backwards.asked] == [
+        (a.arrived, a.request.request) for a in found.asked
+    ]
 
 
 def test_real_engines_of_one_host_tell_the_same_boot(read: Fleet) -> None:
