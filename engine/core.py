@@ -176,6 +176,11 @@ class EngineCore(StepLoop):
         seq.bad_words_ids = request.bad_words_ids
         return seq
 
+    def leave(self, reason: str) -> None:
+        """Count as closed in a fork of the engine's process: record nothing, and use nothing that both hold."""
+        self._closed = reason
+        self.recorder.leave()
+
     def audit(self) -> None:
         """Check every invariant of sequences, queues and blocks.
 

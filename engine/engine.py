@@ -11,6 +11,7 @@ from ..errors import InvalidRequest, PromptTooLong
 from ..telemetry.events import Keyframe, RequestRefused
 from .controls import Controls
 from .core import EngineCore
+from .forks import leave_in_forks
 from .request import OnFinish, OnOutput, Request
 from .request_fields import Prompt, as_name, as_route, as_token_ids, recordable
 from .sampling_params import GenerationDefaults, SamplingParams, check_token_ids
@@ -39,6 +40,7 @@ class Engine(Controls):
         self, core: EngineCore, tokenizer: AnyTokenizer | None, defaults: GenerationDefaults, vocab_size: int
     ) -> None:
         super().__init__(core, tokenizer, vocab_size)
+        leave_in_forks(core)
         self.defaults = defaults
         self.exporting: Exporting | None = None
         self._ids = itertools.count()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -316,10 +315,9 @@ def as_params(
 
 
 def close_at_exit(core: EngineCore, exporting: Exporting | None = None) -> None:
-    """Close an engine that nobody closed; not in a process forked off it, whose journal is the parent's."""
-    if core.started.pid == os.getpid():
-        try:
-            core.close("exit")
-        finally:
-            if exporting is not None:
-                exporting.finish()
+    """Close an engine that nobody closed."""
+    try:
+        core.close("exit")
+    finally:
+        if exporting is not None:
+            exporting.finish()

@@ -98,6 +98,12 @@ class Recorder:
             self._count_dropped()  # closing may find that the open segment was deleted
             self._writer = None
 
+    def leave(self) -> None:
+        """In a fork of the engine's process: write no more, and feed nobody."""
+        self._writer = None
+        self._subscribers.clear()
+        self._events.clear()
+
     def _keyframe(self) -> Keyframe | None:
         """The engine's keyframe with the totals put in; None while the engine has set no maker."""
         if self.make_keyframe is None:
@@ -147,6 +153,9 @@ class NullRecorder:
     def keyframe_due(self) -> bool:
         """Never."""
         return False
+
+    def leave(self) -> None:
+        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""

@@ -241,7 +241,10 @@ def load_ranks(config: EngineConfig) -> Loaded:
     began = time.monotonic()
     logger.info("loading %s onto %d ranks", config.model, config.tensor_parallel_size)
     check_size(load_config(config.model), config.tensor_parallel_size)  # before any process is started
-    ranks = Ranks(config.tensor_parallel_size)  # they load their libraries meanwhile
+    try:
+        ranks = Ranks(config.tensor_parallel_size)  # they load their libraries meanwhile
+    except OSError as error:
+        raise EngineDead(f"the {config.tensor_parallel_size} ranks can't be started: {error}") from error
     try:
         tokenizer = load_tokenizer(config.model)
         defaults = load_generation_defaults(config.model)

@@ -23,7 +23,6 @@ class Start(Record, tag="start"):
     num_tokens: int  # ids from here on are never sampled
     target: str  # `module:function` that builds the runner, see `tensor_parallel_rank`
     parent: int  # the driver's process
-    dies_with_parent: bool  # whether the thread that starts ranks lives as long as the driver's process
 
 
 class Meet(Record, tag="meet"):

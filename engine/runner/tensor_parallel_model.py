@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import socket
+import time
 from datetime import timedelta
 
 import torch
@@ -40,11 +41,13 @@ def build(setup: RankSetup) -> BuiltRank:
     config = rank_config(setup.config, setup.rank)
     patience_s = max(MEET_S, 2 * config.rank_timeout_s)  # the driver, which can name a rank, comes first
     setup.enter(2)
+    began = time.monotonic()
     try:
         collectives = join(shard, _meet(setup, patience_s), device, patience_s, setup.move_on)
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
-        raise EngineDead(f"could not meet the other ranks within {patience_s:g} s: {reason}") from error
+        within = f" within {patience_s:g} s" if time.monotonic() - began >= patience_s else ""
+        raise EngineDead(f"could not meet the other ranks{within}: {reason}") from error
     setup.enter(3)
     model = load_model(config.model, config.dtype, device, shard, collectives)
     setup.enter(4)

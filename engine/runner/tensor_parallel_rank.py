@@ -236,8 +236,7 @@ def _run(connection: Connection, memory: int, progress: Progress, size: int, hea
     start = decode_order(connection.recv_bytes())
     if not isinstance(start, Start):
         raise RuntimeError(f"a rank's first message is {type(start).__name__}, not its start")
-    if start.dies_with_parent:
-        _die_with_parent(start.parent)
+    _die_with_parent(start.parent)
     enter = partial(progress.enter, start.rank)
     enter(1)
     module, _, function = start.target.partition(":")

@@ -9,7 +9,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from enum import Enum, auto
 from multiprocessing.connection import Connection, Pipe
@@ -19,6 +18,7 @@ from ...errors import EngineDead, NanolensError, OutOfDeviceMemory
 from ..config import EngineConfig
 from ..core_link import how_it_ended
 from ..request import describe
+from .lasting_thread import call_in_lasting_thread
 from .swap_file import path_of_rank, remove_left
 from .tensor_parallel_memory import STAGES, PlanWriter, Progress, make_shared_memory
 from .tensor_parallel_messages import (
@@ -62,6 +62,13 @@ class Phase(Enum):
     RESTING = auto()  # they have to beat; nothing is due, so nothing is waited for
 
 
+def _open_standard() -> None:
+    """Give this process the standard files that it was started without: no pipe of a rank may get their numbers."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
 class Ranks:
     """`size` processes, each with a pipe, and the memory that they share with the driver.
 
@@ -76,7 +83,6 @@ class Ranks:
     def __init__(self, size: int) -> None:
         self.size = size
         self.fault = ""
-        self._owner = os.getpid()
         self._connections: list[Connection] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._closed = False
@@ -84,6 +90,7 @@ class Ranks:
         self._beating, self._moving = Watch(size), Watch(1)
         self._swap_path: str | None = None
         self._patience = ""
+        _open_standard()
         self._fd = make_shared_memory(size)
         self.progress = Progress(self._fd, size)
         self._plans = PlanWriter(self._fd, size)
@@ -112,15 +119,18 @@ class Ranks:
         )  # fmt: skip
         threads = str(max(1, (os.cpu_count() or 1) // self.size))
         with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-c", program],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # what a library says is not the program's output
-                pass_fds=(theirs.fileno(), self._fd),
-                env={"OMP_NUM_THREADS": threads} | os.environ,
-                start_new_session=True,  # so that a Ctrl-C in the terminal does not reach it
-            )
-        self._processes.append(process)
+
+            def start() -> subprocess.Popen[bytes]:
+                return subprocess.Popen(
+                    [sys.executable, "-c", program],
+                    stdin=subprocess.DEVNULL,
+                    stdout=2,  # what a library says is not the program's output
+                    pass_fds=(theirs.fileno(), self._fd),
+                    env={"OMP_NUM_THREADS": threads} | os.environ,
+                    start_new_session=True,  # so that a Ctrl-C in the terminal does not reach it
+                )
+
+            self._processes.append(call_in_lasting_thread(start))  # whose end would be the rank's
 
     def start(self, config: EngineConfig, num_tokens: int, target: str) -> list[Ready]:
         """Have every rank build its runner, and bring them together; what they are like.
@@ -132,9 +142,8 @@ class Ranks:
         self._swap_path = config.swap_path
         self._moving = Watch(1, config.rank_timeout_s)
         self._patience = f"{config.rank_timeout_s:g} s (rank_timeout_s)"
-        is_main = threading.current_thread() is threading.main_thread()
         for rank in range(self.size):
-            self.send(rank, Start(config, rank, num_tokens, target, os.getpid(), is_main))
+            self.send(rank, Start(config, rank, num_tokens, target, os.getpid()))
         pools: dict[int, int] = {}
         ready: dict[int, Ready] = {}
         while len(ready) < self.size:
@@ -289,9 +298,7 @@ class Ranks:
         raise EngineDead(self.fault)
 
     def close(self) -> None:
-        """Let the ranks end in order, and end those that don't. In a fork of the driver, nothing is done."""
-        if self._closed or os.getpid() != self._owner:
-            return
+        """Let the ranks end in order, and end those that don't."""
         if not self.fault:
             for connection in self._connections:
                 with contextlib.suppress(OSError):

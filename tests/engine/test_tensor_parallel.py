@@ -10,8 +10,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,6 +132,75 @@ def test_each_step_tells_the_time_of_each_rank_the_last_one_too(overlap: bool, m
             assert event.collective_ns == [100, 200]  # of this step, not of all so far, nor of warming up
     finally:
         engine.core.close()
+
+
+# Starts
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_ranks_start_in_a_program_that_has_no_standard_files(closed: tuple[int, ...], tmp_path: Path) -> None:
+    program = f"""
+from pathlib import Path
+from fake_ranks import ranks_engine
+engine = ranks_engine(2)
+name = engine.add({prompt(1)}, 6)
+engine.run()
+Path({str(tmp_path / "ids")!r}).write_text(str(engine.ids(name)))
+engine.core.close()
+"""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    subprocess.run(
+        [sys.executable, "-P", "-c", program], env=os.environ | {"PYTHONPATH": path}, timeout=60, check=True,
+        preexec_fn=lambda: [os.close(fd) for fd in closed],
+    )  # fmt: skip
+    assert (tmp_path / "ids").read_text() == str(solo(prompt(1), 6))
+
+
+def test_ranks_outlive_the_thread_that_started_them() -> None:
+    made: list[FakeEngine] = []
+    thread = threading.Thread(target=lambda: made.append(ranks_engine(2)))
+    thread.start()
+    thread.join()
+    engine = made[0]
+    try:
+        name = engine.add(prompt(1), 6)
+        engine.run()
+        assert engine.ids(name) == solo(prompt(1), 6)
+    finally:
+        engine.core.close()
+
+
+@pytest.mark.parametrize("in_thread", [False, True], ids=["main", "thread"])
+def test_a_stopped_rank_ends_with_a_driver_that_is_killed(in_thread: bool) -> None:
+    program = f"""
+import os, signal, threading, time
+from fake_ranks import ranks_engine
+made = []
+if {in_thread}:
+    thread = threading.Thread(target=lambda: made.append(ranks_engine(2)))
+    thread.start()
+    thread.join()
+else:
+    made.append(ranks_engine(2))
+pids = made[0].runner.pids
+os.kill(pids[1], signal.SIGSTOP)
+print(*pids, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], env=os.environ | {"PYTHONPATH": path}, timeout=60,
+        stdout=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    pids = [int(pid) for pid in done.stdout.split()]
+    deadline = time.monotonic() + 30
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    try:
+        assert len(pids) == 2 and not any(map(is_running, pids))
+    finally:
+        for pid in filter(is_running, pids):
+            os.kill(pid, signal.SIGKILL)
 
 
 # Ends

@@ -122,7 +122,10 @@ def test_ranks_that_do_not_come_to_the_meeting_are_named() -> None:
     )  # fmt: skip
 
 
-def test_the_meetings_timeout_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("meet_s", "within"), [(600.0, ""), (0.0, " within 120 s")], ids=["at once", "in time"])
+def test_a_meeting_that_fails_is_an_error_in_words(
+    meet_s: float, within: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from nanolens.engine.runner import tensor_parallel_model as model
 
     class Setup:
@@ -133,11 +136,12 @@ def test_the_meetings_timeout_is_an_error_in_words(monkeypatch: pytest.MonkeyPat
         raise RuntimeError("wait timeout after 600000ms, keys: /0\nframe #0: ...")
 
     monkeypatch.setattr(model, "join", join)
+    began = iter([0.0, 599.9 if meet_s else 120.0])
+    monkeypatch.setattr(model.time, "monotonic", lambda: next(began))
+    monkeypatch.setattr(model, "MEET_S", meet_s)
     with pytest.raises(EngineDead) as caught:
         model.build(Setup())  # type: ignore[arg-type]
-    assert str(caught.value) == (
-        "could not meet the other ranks within 600 s: wait timeout after 600000ms, keys: /0"
-    )
+    assert str(caught.value) == f"could not meet the other ranks{within}: wait timeout after 600000ms, keys: /0"
 
 
 @pytest.mark.parametrize(("target", "traces"), [("build_refused", 0), ("build_broken", 1)])
