@@ -77,7 +77,7 @@ class RequestTable:
     Attributes:
         request: ids [n].
         use: [n], 1, or more where the id was used before.
-        arrived: [n], wall clock.
+        arrived_us: [n], wall clock in microseconds: nanoseconds of a clock that is far off would not fit.
         e2e: [n], from arrival to end; NaN where it has not ended.
         ttft: [n], to the first token; NaN where there is none.
         itl: [n], mean between tokens of a sequence; NaN with fewer than two.
@@ -88,7 +88,7 @@ class RequestTable:
 
     request: NDArray[np.object_]
     use: Ints
-    arrived: Ints
+    arrived_us: Ints
     e2e: Floats
     ttft: Floats
     itl: Floats
@@ -128,7 +128,7 @@ def is_counted(breakdown: Breakdown) -> bool:
 def request_table(breakdowns: Iterable[Breakdown], wall_offset_ns: int) -> RequestTable:
     """The table of those requests that have ended, or have a first token."""
     found = [b for b in breakdowns if is_counted(b)]
-    arrived = [b.begin_t + wall_offset_ns for b in found]
+    arrived = [(b.begin_t + wall_offset_ns) // 1000 for b in found]
     return RequestTable(
         np.array([b.request.request for b in found], dtype=object),
         np.array([b.request.use for b in found], dtype=np.int64),

@@ -17,7 +17,7 @@ SLOWEST = 0.01  # of the requests
 MIDDLE = (0.45, 0.55)  # between these quantiles lie the median requests
 NAMED = 5  # of the slowest
 TOLD = 0.05  # of what the slowest take more: parts that differ by less don't count
-HOUR_NS = 3_600_000_000_000
+HOUR_US = 3_600_000_000
 PROMPT_BANDS = (0, 64, 256, 1024, 4096, 16384, 65536)
 
 
@@ -188,5 +188,5 @@ def _hour(index: int) -> str:
 _COHORTS: dict[str, tuple[Callable[[RequestTable], Ints], Callable[[int], str]]] = {
     "prompt tokens": (_band_of, _band),
     "priority": (lambda table: table.priority, str),
-    "hour": (lambda table: table.arrived // HOUR_NS, _hour),
+    "hour": (lambda table: table.arrived_us // HOUR_US, _hour),
 }

@@ -35,7 +35,7 @@ from .export_cli import add_export
 from .replay_cli import add_replay
 from .short_pauses import rare_collections
 from .top_cli import add_top
-from .trace_output import ClosedOutput, silence_output
+from .trace_output import ClosedOutput, replace_unknown, silence_output
 from .trace_text import safe
 
 EXIT_OK, EXIT_VIOLATION, EXIT_UNREADABLE = 0, 1, 2
@@ -55,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None:
         rare_collections()
+    replace_unknown()
     arguments = _parser().parse_args(argv)
     if sys.stdout is None:
         sys.stdout = ClosedOutput()

@@ -112,3 +112,21 @@ def test_a_cost_model_of_few_steps_claims_no_error(tmp_path: Path, capsys: Outpu
         text = said(capsys, *command)
         assert words in text, text
         assert ("fitted to 6 steps" in text) == (many in command)
+
+
+@pytest.mark.parametrize("offset", [-(2**63), 2**63 - 1, 2**64 - 1])
+def test_a_wall_clock_that_is_far_off_stops_nothing(tmp_path: Path, capsys: Output, offset: int) -> None:
+    def move(event: AnyEvent) -> None:
+        if isinstance(event, EngineStarted):
+            event.wall_offset_ns = offset
+
+    far, near = replica(tmp_path / "far", [Planted()] * 2, change=move), replica(tmp_path / "near", [Planted()])
+    for command in (["explain", far], ["explain", far, near], ["compare", far, near], ["check", far], ["tail", far]):
+        said(capsys, *command)
+    for journals in ([far], [far, near]):
+        cohorts = as_json(capsys, "top", *journals)["cohorts"]["hour"]
+        assert sum(cohort["requests"] for cohort in cohorts) == 1 + len(journals)
+    year = {-(2**63): "1677-09-21", 2**63 - 1: "2262-04-11", 2**64 - 1: "2554-07-21"}[offset]
+    assert as_json(capsys, "top", far)["cohorts"]["hour"][0]["label"].startswith(year)
+    rows = said(capsys, "top", far, "--csv", "-").split()
+    assert rows[1].startswith(f"req-0,{offset + 1000},")

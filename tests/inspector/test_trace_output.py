@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from journals import busy_engine
+from planted_causes import prompt, steps, written
+from timed_engine import timed_engine
 
 COMMAND = [sys.executable, "-P", "-m", "nanolens.inspector.trace_cli"]
 ASKED = ["tail J", "tail J --json", "check J", "explain J", "explain J --json", "top J", "compare J J", "replay J",
@@ -43,6 +46,36 @@ def test_help_can_be_printed() -> None:
     done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert "what the slowest 1% spend their time on" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8", "ascii:surrogateescape"])
+@pytest.mark.parametrize("line", ["explain J", "top J", "compare J J", "top J --csv -"])
+def test_what_an_encoding_does_not_have_is_replaced(line: str, encoding: str, tmp_path: Path) -> None:
+    journal = busy(tmp_path, "n\N{CJK UNIFIED IDEOGRAPH-4E2D}\N{BLACK STAR}")
+    words = [str(journal) if word == "J" else word for word in line.split()]
+    done = subprocess.run([*COMMAND, *words], capture_output=True, timeout=120,
+                          env=os.environ | {"PYTHONIOENCODING": encoding})  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    text = done.stdout.decode(encoding.partition(":")[0])
+    if encoding != "utf-8":
+        assert ("n??" in text) != line.startswith("compare")
+    if line == "explain J":
+        assert ("###" in text) == (encoding != "utf-8")
+
+
+def test_an_encoding_with_a_rule_of_its_own_keeps_it(tmp_path: Path) -> None:
+    done = subprocess.run([*COMMAND, "explain", busy(tmp_path, "n\N{BLACK STAR}")], capture_output=True, timeout=120,
+                          env=os.environ | {"PYTHONIOENCODING": "ascii:backslashreplace"})  # fmt: skip
+    assert done.returncode == 0 and rb"n\u2605" in done.stdout
+
+
+def busy(path: Path, name: str) -> Path:
+    """A journal in which the request of this name took longest."""
+    engine, _ = timed_engine()
+    engine.add_request(prompt(8), None, request_id=name)
+    steps(engine, 8)
+    engine.core.abort(name)
+    return written(engine, path)
 
 
 def test_a_path_with_a_line_end_makes_no_second_line(journal: Path) -> None:
