@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .culprit import time_words
 from .culprit_lives import Interval
 from .latency_tracks import LatencyTracks, Track
 from .step_costs import Floats
@@ -41,6 +42,21 @@ class Share:
         self.last = max(self.last, last)
         if first == last and amount > self.worst_amount:
             self.worst, self.worst_amount = first, amount
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A step that took far longer than its work does.
+
+    Attributes:
+        step: its number.
+        amount: nanoseconds beyond what the work costs, within the times that were asked about.
+        words: `step 7, which took 2.00 s where steps like it take 1.8 ms`.
+    """
+
+    step: int
+    amount: float
+    words: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +182,17 @@ class StepShares:
                 float(amounts[of_rank].sum()), len(of_rank), int(numbers[of_rank[0]]), int(numbers[of_rank[-1]]),
                 int(numbers[worst]), float(amounts[worst]),
             )  # fmt: skip
+        return found
+
+    def stalls(self, cover: Cover) -> list[Stall]:
+        """The steps that stood still."""
+        w, found = self._windows, []
+        for index in np.flatnonzero(w.stall[cover.rows]) if len(cover.rows) else ():
+            row = int(cover.rows[index])
+            took, usual = time_words(int(w.device[row])), time_words(round(float(w.cost[row])))
+            words = f"step {w.number[row]}, which took {took} where steps like it take {usual}"
+            amount = float(w.stall[row]) * float(cover.device[index]) / float(w.device[row])
+            found.append(Stall(int(w.number[row]), amount, words))
         return found
 
     def _host_shares(self) -> list[Floats]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from .culprit import HOST_WORDS, MISSES, Culprit, count_words, divided, merged, time_words
 from .culprit_lives import Interval, LifeIndex, clip, joined
-from .culprit_steps import Share, StepShares
+from .culprit_steps import Cover, Share, StepShares
 from .latency import Breakdown, Latency
 from .latency_tracks import Rest, Track
 
@@ -104,6 +104,8 @@ class CulpritFinder:
 
     def _next_step(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
         cover = self._steps.cover(self._rested(track, part, until))
+        if 2 * sum(stall.amount for stall in self._steps.stalls(cover)) > cover.device.sum():
+            return self._stood_still("step", cover, total)
         found = self._by_shares("step", self._steps.prefills(cover, track.seq), total, "a step under way with")
         if not found and cover.device.sum():
             words = "a step of decodes was under way"
@@ -154,6 +156,18 @@ class CulpritFinder:
             words = f"rank {rank}; the most in step {share.worst}: {time_words(round(share.worst_amount))}"
             found.append(Culprit(f"rank {rank}", "", -1, weight, words, share.worst))
         return found
+
+    def _stalled(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
+        return self._stood_still("stall", self._steps.cover(self._ran(track, until)), total)
+
+    def _stood_still(self, kind: str, cover: Cover, total: int) -> list[Culprit]:
+        """Step by step, what stood still within some windows."""
+        found = self._steps.stalls(cover)
+        weights = divided(total, [stall.amount for stall in found])
+        return [
+            Culprit(kind, "", -1, weight, stall.words, stall.step)
+            for stall, weight in zip(found, weights, strict=True)
+        ]
 
     # Preemptions, moves, pauses
 
@@ -296,6 +310,7 @@ _LOOKS: dict[str, _Look] = {
     "prefill_interference": CulpritFinder._prefill,
     "batch_cost": CulpritFinder._batch,
     "rank_skew": CulpritFinder._slow_ranks,
+    "stalled_step": CulpritFinder._stalled,
     "host_gap": CulpritFinder._host,
     "preempted": CulpritFinder._preempted,
     "recompute": CulpritFinder._recomputed,

@@ -18,7 +18,7 @@ from .tracks import RequestTrack, Rest, Run, Track
 PARTS = (
     "queue_next_step", "queue_no_blocks", "queue_sequence_cap", "queue_token_budget", "queue_head_of_line",
     "queue_sibling_prefill", "engine_paused", "own_prefill", "prefill_interference", "own_decode", "batch_cost",
-    "rank_skew", "host_gap", "preempted", "recompute", "swap", "paused", "back_pressure", "unknown",
+    "rank_skew", "stalled_step", "host_gap", "preempted", "recompute", "swap", "paused", "back_pressure", "unknown",
 )  # fmt: skip
 _NOT_THE_ENGINES = frozenset({"paused", "engine_paused", "unknown"})  # parts that a paused engine does not interrupt
 
@@ -78,7 +78,9 @@ class Latency:
 
     def __init__(self, tracks: LatencyTracks, model: StepCostModel | None = None) -> None:
         self.tracks = tracks
-        self.windows = StepWindows(tracks.steps, tracks.pauses, tracks.begin_t, model, tracks.unread_t, tracks.skews)
+        self.windows = StepWindows(
+            tracks.steps, tracks.pauses, tracks.begin_t, model, tracks.unread_t, tracks.skews, tracks.odd.steps
+        )
 
     @property
     def model(self) -> StepCostModel:
@@ -87,8 +89,10 @@ class Latency:
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """Those of PARTS that this run can have: `rank_skew` only where several ranks told of a step."""
-        return PARTS if self.tracks.skews else tuple(part for part in PARTS if part != "rank_skew")
+        """Those of PARTS that this run can have: `rank_skew` only where several ranks told of a step, `stalled_step`
+        only where a step stood still."""
+        lacking = {"rank_skew": not self.tracks.skews, "stalled_step": not self.windows.stall.any()}
+        return tuple(part for part in PARTS if not lacking.get(part))
 
     def breakdowns(self) -> Iterator[Breakdown]:
         """All requests, those that live too, in order of arrival."""

@@ -24,10 +24,11 @@ from .events import (
     StepPlanned,
     StreamStalled,
 )
+from .odd_steps import OddSteps
 from .state import EngineState
 from .step_costs import pairs_of
 from .time_order import MOST_T, TimeOrder
-from .track_events import TRACK_HANDLERS
+from .track_events import TRACK_HANDLERS, join_pause
 from .tracks import RequestTrack, Rest, Run, StepTable, Track, part_of_wait
 
 __all__ = ["LatencyTracks", "RequestTrack", "Rest", "Run", "StepTable", "Track"]
@@ -45,6 +46,7 @@ class LatencyTracks:
         steps: the finished ones.
         chunks: step, sequence, tokens, pairs; chunk after chunk.
         skews: step, slowest rank, nanoseconds beyond the median one; of each step that several ranks tell of.
+        odd: steps that may take longer than their work.
         pauses: [begin, end (0: still), cause] of the times in which the engine was paused.
         predicates: number of a breakpoint that was hit -> its predicate.
         head: who stands there now; -1: nobody.
@@ -64,6 +66,7 @@ class LatencyTracks:
         self.steps = StepTable()
         self.chunks: array[int] = array("q")
         self.skews: array[int] = array("q")
+        self.odd = OddSteps()
         self.pauses: list[tuple[int, int, str]] = []
         self.predicates: dict[int, str] = {}
         self.heads: list[tuple[int, int, str]] = []
@@ -148,17 +151,8 @@ class LatencyTracks:
         if not self._begun:
             self._begun, self.begin_t = True, self.state.t
         if isinstance(event, Keyframe):
-            self._join_pause(event.engine_paused)
+            join_pause(self, event.engine_paused, self._lost_t)
             self._join_sequences(event, self.t)
-
-    def _join_pause(self, cause: str) -> None:
-        """The engine is paused now for this cause, or ("") is not."""
-        open_ = bool(self.pauses) and not self.pauses[-1][1]
-        if cause and not open_:
-            self.pauses.append((self.t, 0, cause))
-        elif open_ and not cause:
-            begin, _, before = self.pauses[-1]
-            self.pauses[-1] = (begin, self._lost_t, before)
 
     def _join_sequences(self, event: Keyframe, t: int) -> None:
         here = set()
@@ -275,6 +269,7 @@ class LatencyTracks:
         prompt = e.num_prompt_tokens
         request = RequestTrack(e.request, e.t, list(e.seqs), prompt, e.priority, e.max_tokens)
         request.traceparent, request.route = e.traceparent, e.route
+        self.odd.arrived(e)
         self._ask(request)
         for seq in e.seqs:
             self.owners[seq] = request
@@ -295,6 +290,7 @@ class LatencyTracks:
             self.chunks.extend((e.step, seq, count, own))
             track.runs[-1].chunks.append((e.step, start, count, min(max(track.high - start, 0), count)))
             track.high = max(track.high, start + count)
+        self.odd.planned(e)
         if e.decodes:
             self._context += e.decodes
         self._planned[e.step] = (e.t, tokens, pairs, e.decodes, self._context if e.decodes else 0)

@@ -11,7 +11,8 @@ from .step_costs import pairs_of
 from .step_windows import Shares, StepWindows
 from .tracks import Run
 
-SHARES = ("own_decode", "own_prefill", "recompute", "prefill_interference", "batch_cost", "rank_skew", "unknown")
+SHARES = ("own_decode", "own_prefill", "recompute", "prefill_interference", "batch_cost", "rank_skew", "stalled_step",
+          "unknown")  # fmt: skip
 
 
 class RunDivision:
@@ -64,6 +65,7 @@ class RunDivision:
         windows, at = self._windows, first
         self._shares["unknown"] += windows.unseen(first, last) * scale
         self._shares["rank_skew"] += windows.skewed(first, last) * scale
+        self._shares["stalled_step"] += windows.stalled(first, last) * scale
         for low, high, own_part, shares, known in self._roles(first, last):
             self._add("own_decode", windows.bystander(at, low), scale)
             self._add(own_part, shares, scale, known)

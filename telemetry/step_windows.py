@@ -7,11 +7,12 @@ over any range of windows cost the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .stalled_steps import stalls
 from .step_costs import Floats, StepCostModel, fit
 from .tracks import StepTable
 
@@ -36,6 +37,7 @@ class StepWindows:
         model: of the steps' cost; None fits one to these.
         unread_t: when the first step was planned that nobody has read yet; 0: none is.
         skews: step, slowest rank, nanoseconds beyond the median one; step after step.
+        odd: steps that may take longer than their work: launched again in parts, or the first of their kind.
 
     Attributes:
         model: the one that divides.
@@ -45,6 +47,8 @@ class StepWindows:
         paused: the rest.
         skew: of `device`, what the slowest rank computed longer than the median one.
         slowest: that rank.
+        stall: of the rest, what a step took beyond its cost that took far longer than its work does.
+        cost: the device time of each step's work by the model, in nanoseconds.
         fixed, prefill, decode: the rest of `device`, divided: what any step costs, what its chunks add, what its
             decodes add.
         seen: whether the journal holds its plan.
@@ -60,6 +64,7 @@ class StepWindows:
         model: StepCostModel | None = None,
         unread_t: int = 0,
         skews: Sequence[int] = (),
+        odd: Collection[int] = (),
     ) -> None:
         columns = np.array(table.rows, dtype=np.int64).reshape(-1, len(StepTable.COLUMNS)).T
         named = dict(zip(StepTable.COLUMNS, columns, strict=True))
@@ -78,17 +83,22 @@ class StepWindows:
         self._until: Ints = np.array([end for _, end, _ in pauses], dtype=np.int64)
         self._sum_pauses = _sums(self._until - self._since)
         self.columns: dict[str, Ints] = named | {name: np.maximum(named[name], 0) for name in StepTable.WORK}
+        self._odd = np.array(sorted(odd), dtype=np.int64)
         self._divide(features, named, np.array(skews, dtype=np.int64).reshape(-1, 3))
 
     def _divide(self, features: Floats, named: dict[str, Ints], skews: Ints) -> None:
         length = self.end_t - self.begin_t
         self.device: Ints = np.clip(named["device_ns"], 0, length)
         self._set_skew(skews)
+        costs = features * self.model.coefficients
+        self.cost: Floats = costs.sum(axis=1)
+        kinds = (named["prefill_tokens"] > 0) + 2 * (named["decodes"] > 0)
         work = self.device - self.skew
+        self.stall: Ints = stalls(work, self.cost, kinds, self.seen & ~np.isin(self.number, self._odd))
+        work = work - self.stall
         self.paused: Ints = self._paused_before(self.end_t - self.device) - self._paused_before(self.begin_t)
         self.host: Ints = length - self.device - self.paused
-        costs = features * self.model.coefficients
-        costs[costs.sum(axis=1) <= 0, 0] = 1.0
+        costs[self.cost <= 0, 0] = 1.0
         self.unit: Floats = np.where(self.seen, work, 0) / costs.sum(axis=1)
         self.fixed: Floats = costs[:, 0] * self.unit
         self.prefill: Floats = (costs[:, 1] + costs[:, 2]) * self.unit
@@ -104,6 +114,7 @@ class StepWindows:
         self._sum_fixed_alone = _sums(np.where(has_decodes, 0.0, self.fixed))
         self._sum_device, self._sum_host, self._sum_paused = _sums(self.device), _sums(self.host), _sums(self.paused)
         self._sum_unseen, self._sum_skew = _sums(np.where(self.seen, 0, work)), _sums(self.skew)
+        self._sum_stall = _sums(self.stall)
 
     def _set_skew(self, skews: Ints) -> None:
         """Take over [n, 3] step, rank, nanoseconds; steps that were not read have no window."""
@@ -140,6 +151,10 @@ class StepWindows:
     def skewed(self, first: int, last: int) -> int:
         """Device nanoseconds of windows [first, last) that the slowest rank took longer than the median one."""
         return int(self._sum_skew[last] - self._sum_skew[first])
+
+    def stalled(self, first: int, last: int) -> int:
+        """Device nanoseconds of windows [first, last) in which steps did not get on with their work."""
+        return int(self._sum_stall[last] - self._sum_stall[first])
 
     def bystander(self, first: int, last: int) -> Shares:
         """Of the device time of windows [first, last), for one who computes nothing there."""

@@ -16,6 +16,7 @@ from .events import (
     PrefixMatched,
     RequestFinished,
     StepRanks,
+    StepRetried,
     StreamStalled,
     SwapFinished,
     WaitReasonChanged,
@@ -74,6 +75,16 @@ def _engine_continued(tracks: LatencyTracks, e: EngineContinued) -> None:
         tracks.pauses[-1] = (begin, e.t, cause)
 
 
+def join_pause(tracks: LatencyTracks, cause: str, lost_t: int) -> None:
+    """The engine is paused now for this cause, or ("") is not; what happened since `lost_t` is missing."""
+    open_ = bool(tracks.pauses) and not tracks.pauses[-1][1]
+    if cause and not open_:
+        tracks.pauses.append((tracks.t, 0, cause))
+    elif open_ and not cause:
+        begin, _, before = tracks.pauses[-1]
+        tracks.pauses[-1] = (begin, lost_t, before)
+
+
 def _breakpoint_hit(tracks: LatencyTracks, e: BreakpointHit) -> None:
     tracks.predicates[e.breakpoint] = e.predicate
 
@@ -88,6 +99,10 @@ def _ranks(tracks: LatencyTracks, e: StepRanks) -> None:
     skew = rank_skew(e)
     if skew is not None:
         tracks.skews.extend((e.step, skew.slowest, skew.excess_ns))
+
+
+def _retried(tracks: LatencyTracks, e: StepRetried) -> None:
+    tracks.odd.steps.add(e.step)
 
 
 def _waits(tracks: LatencyTracks, e: WaitReasonChanged) -> None:
@@ -114,6 +129,7 @@ TRACK_HANDLERS: dict[type, Callable[[LatencyTracks, Any], None]] = {
     EngineContinued: _engine_continued,
     BreakpointHit: _breakpoint_hit,
     StepRanks: _ranks,
+    StepRetried: _retried,
     StreamStalled: _stalled,
     WaitReasonChanged: _waits,
 }

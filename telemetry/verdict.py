@@ -24,8 +24,9 @@ _CAUSES = {
     "queue_next_step": "next_step", "queue_no_blocks": "no_blocks", "queue_sequence_cap": "sequence_cap",
     "queue_token_budget": "token_budget", "queue_sibling_prefill": "sibling_prefill", "engine_paused": "engine_paused",
     "own_prefill": "own", "prefill_interference": "prefill_interference", "own_decode": "own", "batch_cost": "batch",
-    "rank_skew": "rank_skew", "host_gap": "host", "preempted": "preemption", "recompute": "preemption", "swap": "swap",
-    "paused": "paused", "back_pressure": "back_pressure", "unknown": "unknown", "queue_head_of_line": "head_of_line",
+    "rank_skew": "rank_skew", "stalled_step": "stalled_step", "host_gap": "host", "preempted": "preemption",
+    "recompute": "preemption", "swap": "swap", "paused": "paused", "back_pressure": "back_pressure",
+    "unknown": "unknown", "queue_head_of_line": "head_of_line",
 }  # fmt: skip
 _BEHIND = {"holder": "no_blocks", "runner": "sequence_cap", "chunks": "token_budget", "decodes": "token_budget"}
 _BESIDE = ("holder", "runner", "chunks", "prefill", "batch", "step", "preemptor", "lost")  # what a sibling can be
@@ -210,8 +211,8 @@ def _one(same: list[Culprit]) -> Culprit:
 def _own_words(track: Track, by: str, told: list[str]) -> str:
     """What a sequence did itself.
 
-    Tokens that were evicted are a cause of their own. Where that was told before (`told`: the causes with a sentence, in
-    order) they don't count again, otherwise they count here, so that every token computed is told once.
+    Tokens that were evicted are a cause of their own. Where that was told before (`told`: the causes with a sentence,
+    in order) they don't count again, otherwise they count here, so that no token computed goes untold.
     """
     computed, lost = track.num_prompt_computed, track.missed.get("evicted", 0)
     prompt = f"{computed} of {track.num_prompt_tokens} prompt tokens computed"

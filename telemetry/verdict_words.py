@@ -72,6 +72,9 @@ def words(cause: Cause) -> str:
     if cause.name == "rank_skew":
         ranks = who([replace(culprit, words=culprit.words.partition("; ")[0]) for culprit in cause.culprits], cause.ns)
         return f"waiting for the slowest rank: {ranks}" + (f" ({_longest(top)})" if top else "")
+    if cause.name == "stalled_step":
+        more = f", and {len(cause.culprits) - 1} more" if len(cause.culprits) > 1 else ""
+        return f"while the process or the machine stood still{f': {top.words}{more}' if top else ''}"
     if cause.name == "back_pressure":
         return f"waiting for its own reader, which {top.words if top else 'took the stream too slowly'}"
     if cause.name == "evicted":

@@ -17,7 +17,7 @@ from nanolens.telemetry.latency import PARTS as ALL_PARTS
 from nanolens.telemetry.reader import JournalReader
 from planted_runs import MS, Planted, planted_events, planted_journal
 
-PARTS = tuple(part for part in ALL_PARTS if part != "rank_skew")  # of a model on one rank
+PARTS = tuple(part for part in ALL_PARTS if part not in ("rank_skew", "stalled_step"))  # one rank, nothing held it up
 
 
 def table(path: Path) -> list[dict[str, str]]:

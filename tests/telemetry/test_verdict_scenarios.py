@@ -218,7 +218,7 @@ def test_evicted_tokens_do_not_count_again_as_its_own_work() -> None:
 @pytest.mark.parametrize(("tokens", "is_told"), [(100, True), (250, False)])
 def test_evicted_tokens_count_as_its_own_work_where_they_were_not_told_before(tokens: int, is_told: bool) -> None:
     """It decodes for so long that its prompt is a small part of its time, or one that is not worth a sentence."""
-    latency, breakdown, said = evicted_then_decoding(tokens)
+    _, breakdown, said = evicted_then_decoding(tokens)
     assert ("the cache had lost" in " ".join(said.sentences)) == is_told
     assert said.headline.endswith(
         f" for its own work: 72 of 80 prompt tokens computed (68 of them had been cached and were evicted), "
