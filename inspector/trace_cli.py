@@ -32,6 +32,7 @@ from .compare_cli import add_compare
 from .describe import describe, plural, sequences_of
 from .explain_cli import add_explain
 from .export_cli import add_export
+from .free_order import FreeOrderParser
 from .replay_cli import add_replay
 from .short_pauses import rare_collections
 from .top_cli import add_top
@@ -82,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="nano-trace", description="Ask a journal what the engine did.")
     parser.set_defaults(code=EXIT_OK)  # of a command whose reader goes before it ends
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands: argparse._SubParsersAction[argparse.ArgumentParser] = parser.add_subparsers(
+        required=True, metavar="COMMAND", parser_class=FreeOrderParser
+    )
 
     tail = _command(commands, "tail", "print what happened, one line an event")
     tail.add_argument("--json", action="store_true", help="print each event as one line of JSON, with its names")
