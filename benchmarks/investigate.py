@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..engine.sampling_params import SamplingParams
+from ..errors import InvalidConfig
 from .environment import ROOT, environment
 from .traces import read_times, read_trace
 
@@ -133,7 +134,7 @@ def serve(llm: LLM, requests: list[tuple[list[int], int]], times: list[float]) -
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Make one run."""
+    """Make one run. A trace or a setting that can't be had ends the program with a line that says so."""
     parser = argparse.ArgumentParser(prog="python -m nanolens.benchmarks.investigate", description=__doc__)
     parser.add_argument("journal", help="directory of the run's journal")
     parser.add_argument("--trace", type=Path, required=True, metavar="FILE", help="azure2023_conv_first3000.csv")
@@ -143,6 +144,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=SETTINGS[name], metavar="N")
     parser.add_argument("--policy", default="fcfs", choices=("fcfs", "sjf"))
     args = parser.parse_args(argv)
+    try:
+        times = [at / args.speed for at in read_times(args.trace, args.requests) or []]
+        if not times:
+            raise InvalidConfig(f"trace {args.trace}: it holds no times; docs/investigation-p99.md says which to take")
+        _make(args, times)
+    except InvalidConfig as error:
+        parser.error(str(error))
+
+
+def _make(args: argparse.Namespace, times: list[float]) -> None:
+    """Serve the trace's requests at these times, and print what the dashboards showed."""
     import torch
 
     from ..engine.llm import LLM
@@ -152,7 +164,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     with LLM(**(SETTINGS | own), journal=args.journal, metrics_port=0) as llm, ExitStack() as stack:
         rng, vocab_size = random.Random(0), llm.engine.core.started.vocab_size
         requests, _ = read_trace(args.trace, args.requests, SCALE, (1, 1), rng, vocab_size, lambda messages: [])
-        times = [at / args.speed for at in read_times(args.trace, args.requests) or []]
         print(environment()["commit"], own, f"{len(requests)} requests in {times[-1]:.0f} s")
         url = ""
         if shutil.which("prometheus"):

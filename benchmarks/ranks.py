@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..telemetry.events import AnyEvent, StepPlanned, StepRanks
+from ..telemetry.rank_skew import rank_skew
 from .stats import Distribution
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ class StepFigures:
     Attributes:
         device_us: of a step on the rank that took longest.
         collective_us: of it, in collectives; the mean over the ranks.
-        skew_us: how much longer one rank computed, its collectives aside, than another.
+        skew_us: how far apart the ranks lie (`telemetry.rank_skew`): how much longer one computed, its collectives
+            aside, than another, or, on CPUs, how much later it came to them.
     """
 
     device_us: Distribution
@@ -82,8 +84,8 @@ class RankFigures:
 
 
 def _skew_ns(step: StepRanks) -> int:
-    own = [device - waited for device, waited in zip(step.device_ns, step.collective_ns, strict=True)]
-    return max(own) - min(own)
+    skew = rank_skew(step)
+    return 0 if skew is None else skew.spread_ns
 
 
 def shape_of(config: EngineConfig, device: torch.device) -> ModelConfig:

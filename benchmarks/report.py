@@ -64,7 +64,7 @@ def rank_lines(ranks: RankFigures, elapsed_s: float) -> list[str]:
         f"in collectives     {ranks.collective_share:12.1%} of the steps' device time; {ranks.exchange_share:.1%} "
         "where each step counts the rank that waits least",
         f"decode step us     {microseconds(decode.device_us.p50):>12} p50 on the slowest rank, "
-        f"{microseconds(decode.collective_us.p50)} in collectives; ranks' own work differs by p50 "
+        f"{microseconds(decode.collective_us.p50)} in collectives; the ranks' skew is p50 "
         f"{microseconds(decode.skew_us.p50)}, p99 {microseconds(decode.skew_us.p99)}",
         f"device busy        {ranks.device_s / elapsed_s:12.1%} of the run, over {ranks.num_steps:,} steps",
     ]

@@ -115,6 +115,7 @@ def _step(step: StepRow) -> dict[str, Any]:
         done["ranks"] = {
             "device_s": [ns / NS for ns in step.ranks.device_ns],
             "collective_s": [ns / NS for ns in step.ranks.collective_ns],
+            "late_s": [ns / NS for ns in step.ranks.late_ns],
             "skew_s": skew.spread_ns / NS,
             "straggler": skew.slowest,
         }

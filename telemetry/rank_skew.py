@@ -32,9 +32,14 @@ def own_ns(e: StepRanks) -> list[int]:
     return [max(0, device - waited) for device, waited in zip(e.device_ns, e.collective_ns, strict=False)]
 
 
+def is_lateness_known(e: StepRanks) -> bool:
+    """Whether ranks are compared by how late they came to the collectives, and not by their own work."""
+    return len(e.late_ns) == len(e.device_ns)
+
+
 def rank_skew(e: StepRanks) -> RankSkew | None:
     """The skew of a step; None where fewer than two ranks tell of it."""
-    lag = e.late_ns if len(e.late_ns) == len(e.device_ns) else own_ns(e)
+    lag = e.late_ns if is_lateness_known(e) else own_ns(e)
     if len(lag) < 2:
         return None
     ranked = sorted(lag)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...telemetry.rank_skew import own_ns, rank_skew
+from ...telemetry.rank_skew import is_lateness_known, own_ns, rank_skew
 from ..step_rows import StepLine
 from ..view import StepRow
 from .columns import Column, Tone
@@ -21,13 +21,15 @@ def rank_columns() -> list[Column[StepLine]]:
 
 
 def rank_words(row: StepRow) -> str:
-    """What each rank computed itself in a step, to be added to a line; "" where there is one rank."""
+    """What a step's skew comes from: how late each rank came, or its own work; "" where there is one rank."""
     skew = rank_skew(row.ranks) if row.ranks is not None else None
     if row.ranks is None or skew is None:
         return ""
-    own = [f"{ns / MS:.2f}" for ns in own_ns(row.ranks)]
-    more = f" and {len(own) - RANKS_SHOWN} more" if len(own) > RANKS_SHOWN else ""
-    return f", ranks {' '.join(own[:RANKS_SHOWN])}{more} ms each beside collectives"
+    is_late = is_lateness_known(row.ranks)
+    each = [f"{ns / MS:.2f}" for ns in (row.ranks.late_ns if is_late else own_ns(row.ranks))]
+    more = f" and {len(each) - RANKS_SHOWN} more" if len(each) > RANKS_SHOWN else ""
+    shown = f"{' '.join(each[:RANKS_SHOWN])}{more} ms"
+    return f", ranks {shown} late at collectives" if is_late else f", ranks {shown} each beside collectives"
 
 
 def _skew(line: StepLine) -> str:

@@ -86,6 +86,11 @@ def test_shares_of_collectives_and_skew() -> None:
     assert figures.all.skew_us.max == 4
 
 
+def test_skew_is_lateness_where_that_is_known() -> None:
+    figures = RankFigures.of([planned(1, "decode"), StepRanks(1, [6_000, 6_000], [1_000, 2_000], [0, 3_000])])
+    assert figures is not None and figures.decode.skew_us.p50 == 3
+
+
 def test_one_rank_has_no_figures() -> None:
     assert RankFigures.of([planned(1, "decode")]) is None
 

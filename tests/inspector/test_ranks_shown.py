@@ -15,6 +15,7 @@ from nanolens.inspector.history.step_log import StepLog
 from nanolens.inspector.once import as_json
 from nanolens.inspector.step_rows import step_lines, step_table
 from nanolens.inspector.trace_cli import main
+from nanolens.inspector.tui.rank_columns import rank_words
 from nanolens.inspector.tui.steps_view import StepsView
 from nanolens.inspector.view import StepRow, View
 from nanolens.telemetry.events import AnyEvent, StepFinished, StepPlanned, StepRanks
@@ -103,6 +104,15 @@ def test_the_line_of_a_step_tells_what_each_rank_computed() -> None:
     drive(SKEWED, script)
 
 
+def test_where_lateness_is_known_the_words_and_the_json_tell_it_beside_the_rank_that_it_names() -> None:
+    view = view_of(StepRanks(1, [10 * MS] * 2, [4 * MS, MS], [2 * MS, 0]))  # rank 1 computed longer, rank 0 came later
+    (row,) = view.steps
+    assert rank_words(row) == ", ranks 2.00 0.00 ms late at collectives"
+    assert [(line.skew_ns, line.straggler) for line in step_lines(view)] == [(2 * MS, 0)]
+    told = as_json(view, "")["steps"][0]["ranks"]
+    assert (told["late_s"], told["skew_s"], told["straggler"]) == ([0.002, 0.0], 0.002, 0)
+
+
 def test_a_model_on_one_rank_has_neither_columns_nor_words() -> None:
     async def script(app: ViewApp, pilot: Any) -> None:
         shown = screen_text(app)
@@ -146,7 +156,7 @@ def test_an_export_of_steps_has_their_columns_only_where_ranks_are() -> None:
 def test_json_of_a_view_tells_them_for_each_step() -> None:
     steps = as_json(SKEWED, "")["steps"]
     assert steps[0]["ranks"] == {
-        "device_s": [0.01, 0.01], "collective_s": [0.004, 0.001], "skew_s": 0.003, "straggler": 1,
+        "device_s": [0.01, 0.01], "collective_s": [0.004, 0.001], "late_s": [], "skew_s": 0.003, "straggler": 1,
     }  # fmt: skip
     assert "ranks" not in steps[3] and not any("ranks" in step for step in as_json(SILENT, "")["steps"])
 
