@@ -37,6 +37,7 @@ SETTINGS: dict[str, Any] = {
 SCALE = 1 / 32  # of the trace's lengths
 FASTER = 30  # what the rules' times are divided by
 PANELS = (("overview", "Time to first token"), ("overview", "KV in use"), ("queue", "Waiting, by reason"))
+VARIABLES = {"__rate_interval": "20s", "__range": "60s", "job": "nanolens", "instance": ".*", "replica": ".*"}
 _TIME = re.compile(r"(?<![\w.])(\d+)([smhd])(?!\w)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -101,10 +102,9 @@ def panel_queries(board: str, title: str) -> list[tuple[str, str]]:
 
 def dashboard_lines(url: str, start: float, end: float) -> Iterator[str]:
     """What the dashboards' panels show: the highest value of each series, and when that was."""
-    values = {"__rate_interval": "20s", "__range": "60s", "job": "nanolens", "instance": ".*"}
     for board, title in PANELS:
         for legend, query in panel_queries(board, title):
-            expr = re.sub(r"\$(\w+)", lambda name: values[name[1]], query)
+            expr = re.sub(r"\$(\w+)", lambda name: VARIABLES[name[1]], query)
             yield f"{board}, {title!r}, {legend}:  {expr}"
             for labels, points in ask(url, expr, start, end):
                 at, most = max(points, key=lambda point: point[1])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nanolens.benchmarks.investigate import PANELS, faster, panel_queries, write_config
+from nanolens.benchmarks.investigate import PANELS, VARIABLES, faster, main, panel_queries, write_config
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,25 @@ def test_prometheus_takes_the_configuration(require: Callable[[str], str], tmp_p
 @pytest.mark.parametrize(("board", "title"), PANELS)
 def test_the_panels_exist_and_ask_with_known_variables(board: str, title: str) -> None:
     variables = {name for _, query in panel_queries(board, title) for name in re.findall(r"\$(\w+)", query)}
-    assert variables and variables <= {"__rate_interval", "__range", "job", "instance"}
+    assert variables and variables <= set(VARIABLES)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "trace.csv: can't be read"),
+        ("", "it holds no times"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,3,4\n", "noon"),
+        ('{"turns": ["hello"]}\n', "it holds no times"),
+        ("TIMESTAMP,Tokens\n2023-11-16 18:15:46.68,374\n", "ContextTokens"),
+    ],
+)
+def test_a_trace_that_cannot_be_served_is_said_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, said: str
+) -> None:
+    trace = tmp_path / "trace.csv"
+    if content is not None:
+        trace.write_text(content, encoding="utf-8")
+    with pytest.raises(SystemExit) as ended:
+        main([str(tmp_path / "journal"), "--trace", str(trace), "--num-blocks", "16"])
+    assert ended.value.code == 2 and said in capsys.readouterr().err.splitlines()[-1]
