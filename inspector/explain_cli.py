@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import JournalError
+from ..telemetry.segment_files import is_there
 from .describe import plural
 from .trace_text import DIM, Paint, fold, tells_error, width
 
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_fleet(arguments)
     reading = read_latency(arguments.journal, arguments.run_id, may_be_empty=True)
     arguments.request = others[0] if others else None
-    if others and others[0] not in reading.latency.tracks.requests and os.path.exists(others[0]):
+    if others and others[0] not in reading.latency.tracks.requests and is_there(others[0]):
         return _run_fleet(arguments)
     require_requests(reading)
     _check_choice(arguments, arguments.request)
@@ -91,7 +91,7 @@ def _run_fleet(arguments: argparse.Namespace) -> int:
     from .fleet_reading import read_fleet
 
     *paths, last = arguments.names
-    name = None if os.path.exists(last) else last
+    name = None if is_there(last) else last
     fleet = read_fleet(arguments.names if name is None else paths, arguments.run_id)
     _check_choice(arguments, name)
     if name is not None:

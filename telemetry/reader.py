@@ -16,7 +16,7 @@ from typing import BinaryIO
 from ..errors import JournalError
 from .events import AnyEvent, EngineStarted, EngineStopped, JournalDropped, Keyframe
 from .frames import FRAME_HEAD, SUFFIX, Header, decode_payload, first_tag, parse_header, parse_name
-from .segment_files import HEADER_BYTES, is_readable, list_runs, read_frame, read_header
+from .segment_files import HEADER_BYTES, is_readable, kind_of, list_runs, read_frame, read_header
 
 TAG_BYTES = 64
 MAX_NAMED = 8  # folders, in an error
@@ -58,7 +58,7 @@ class JournalReader:
         torn_bytes: bytes of an unfinished frame at the journal's end that the last pass cut off.
 
     Raises:
-        JournalError: the path is empty or missing, is no journal, holds no run or not the one asked for.
+        JournalError: the path is empty or missing, can't be read, is no journal, holds no run or not the one asked for.
     """
 
     def __init__(self, path: str | Path, run: str | None = None) -> None:
@@ -67,10 +67,11 @@ class JournalReader:
         self._path = Path(path)
         self._file: Path | None = None
         self.torn_bytes = 0
-        if self._path.is_dir():
+        kind = kind_of(self._path)
+        if kind == "folder":
             self.run = self._find_run(run)
-        elif self._path.exists():
-            if not self._path.is_file():
+        elif kind:
+            if kind != "file":
                 raise JournalError(f"{self._path}: no regular file; give a journal's directory or a segment of it")
             self._file = self._path
             header = read_header(self._path)
@@ -265,6 +266,8 @@ class JournalReader:
                     found[name.number] = Path(entry.path)
         except FileNotFoundError:
             return {}
+        except OSError as error:
+            raise JournalError(f"{self._path}: can't be read ({error.strerror})") from error
         return found
 
     def _next_segment(self, number: int) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import BinaryIO
 from zlib import crc32
@@ -29,6 +30,34 @@ def list_runs(directory: str | Path) -> list[str]:
     except OSError as error:
         raise JournalError(f"{directory}: can't be read ({error.strerror})") from error
     return sorted(latest, key=lambda run: latest[run])
+
+
+def kind_of(path: str | Path) -> str:
+    """What lies at a path: `folder`, `file`, `other` (a pipe, a device); "" where nothing is.
+
+    Raises:
+        JournalError: that can't be told, as where a folder above it may not be searched.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        raise JournalError(f"{path}: can't be read ({error.strerror})") from error
+    except ValueError as error:  # a zero byte
+        raise JournalError(f"{str(path)!r}: can't be read ({error})") from error
+    return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"
+
+
+def is_there(name: str) -> bool:
+    """Whether something lies at a path; what is below a folder that may not be searched is taken to be there."""
+    try:
+        os.stat(name)
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def is_readable(entry: os.DirEntry[str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import InspectError, JournalError
-from ...telemetry.segment_files import list_runs
+from ...telemetry.segment_files import is_there, kind_of, list_runs
 from .journal_source import JournalSource
 from .server_source import ServerSource
 from .source import Source
@@ -32,7 +32,7 @@ def open_source(target: str, api_key: str | None = None, run: str | None = None)
 def _whole_id(directory: Path, run: str) -> str:
     """The id of a run that is named by its last part, as the screen does; what is no such part stays as it is."""
     try:
-        runs = list_runs(directory) if directory.is_dir() else []
+        runs = list_runs(directory) if kind_of(directory) == "folder" else []
     except JournalError:
         return run
     found = [each for each in runs if each.endswith(f"-{run}")]
@@ -44,4 +44,4 @@ def is_url(target: str) -> bool:
     if target.startswith(("http://", "https://")):
         return True
     host, _, port = target.rpartition(":")
-    return bool(host) and port.isdigit() and "/" not in target and not Path(target).exists()
+    return bool(host) and port.isdigit() and "/" not in target and not is_there(target)
