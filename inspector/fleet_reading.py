@@ -97,8 +97,11 @@ class Fleet:
 
     def name_of(self, asked: Asked) -> str:
         """Its id; with its replica where another replica has a request of that id."""
-        name = asked.request.request
-        return f"{name}@{asked.replica.name}" if self._holders[name] > 1 else name
+        return self.called(asked.request.request, asked.replica.name)
+
+    def called(self, request: str, replica: str) -> str:
+        """The same, of an id and a replica's name."""
+        return f"{request}@{replica}" if self._holders[request] > 1 else request
 
     def named(self, name: str) -> list[Asked]:
         """The requests that are called so, `ID` or `ID@REPLICA`, in order of arrival."""

@@ -35,7 +35,7 @@ def run_fleet(arguments: argparse.Namespace) -> int:
     counted, table, taxes = _table(fleet)
     names = [one.name for one in fleet.replicas]
     whose = np.array([names.index(one.replica.name) for one in counted], dtype=np.int64)
-    report = tail_report(table, arguments.by, {"replica": (whose, names)})
+    report = _placed(fleet, counted, tail_report(table, arguments.by, {"replica": (whose, names)}))
     slowest = [counted[row] for row in report.slow_rows][-MOST_REQUESTS:]
     culprits = fleet_culprits(fleet, slowest, report, arguments.by)
     live = len(fleet.asked) - report.requests
@@ -50,8 +50,7 @@ def run_fleet(arguments: argparse.Namespace) -> int:
         + f", {report.by} p50 {time(report.p50)}, p99 {time(report.p99)}; {fleet.clock_words()}"
     )
     print("\n".join(fold(safe(line, 10_000), columns, "  ") for line in (head, *heads(fleet))))
-    told = [replace(c, request=_at(c.request, name)) for name, c in culprits]
-    print("\n".join(tail_lines(report, told, len(slowest), Paint(), columns)))
+    print("\n".join(tail_lines(report, culprits, len(slowest), Paint(), columns)))
     for name, tax in taxes.items():
         if not tax.host.steps:  # it had nothing to do: its sentence above says so
             continue
@@ -61,21 +60,22 @@ def run_fleet(arguments: argparse.Namespace) -> int:
 
 def fleet_culprits(
     fleet: Fleet, slowest: Sequence[Asked], report: TailReport, by: str
-) -> list[tuple[str, TailCulprit]]:
-    """(replica, culprit) of the parts that count: each sought in its own journal, its share that of the whole part."""
-    found: list[tuple[str, TailCulprit]] = []
+) -> list[TailCulprit]:
+    """The culprits of the parts that count: each sought in its own journal, its share that of the whole part."""
+    found: list[TailCulprit] = []
     whole = dict.fromkeys(report.causes, 0)
     for one in fleet.replicas:
         its = [asked.breakdown() for asked in slowest if asked.replica is one]
         for part in whole:
             whole[part] += sum((b.ttft_parts if by == "ttft" else b.parts).get(part, 0) for b in its)
         if its:
-            found += [(one.name, c) for c in tail_culprits(one.reading.latency, its, report.causes, by)]
-    shared = [(name, replace(c, share=c.weight_ns / whole[c.part])) for name, c in found if whole[c.part]]
-    kept: list[tuple[str, TailCulprit]] = []
+            culprits = tail_culprits(one.reading.latency, its, report.causes, by)
+            found += [replace(c, replica=one.name) for c in culprits]
+    shared = [replace(c, share=c.weight_ns / whole[c.part]) for c in found if whole[c.part]]
+    kept: list[TailCulprit] = []
     for part in whole:
-        of_part = sorted((item for item in shared if item[1].part == part), key=lambda item: -item[1].weight_ns)
-        kept += [item for item in of_part[:MOST_CULPRITS] if item[1].share >= LEAST_SHARE]
+        of_part = sorted((c for c in shared if c.part == part), key=lambda c: -c.weight_ns)
+        kept += [c for c in of_part[:MOST_CULPRITS] if c.share >= LEAST_SHARE]
     return kept
 
 
@@ -94,23 +94,28 @@ def _table(fleet: Fleet) -> tuple[list[Asked], RequestTable, dict[str, RunTaxes]
     return counted, joined(tables), taxes
 
 
-def _at(request: str, replica: str) -> str:
-    return f"{request}@{replica}" if request else f"of {replica}"
+def _placed(fleet: Fleet, counted: Sequence[Asked], report: TailReport) -> TailReport:
+    """The report with the replica of each of the slowest."""
+    places = {(fleet.name_of(one), one.request.use): one for one in counted}
+    named = []
+    for each in report.named:
+        one = places[each.request, each.use]
+        named.append(replace(each, request=one.request.request, replica=one.replica.name))
+    return replace(report, named=named)
 
 
 def _as_dict(
-    fleet: Fleet, counted: Sequence[Asked], report: TailReport, culprits: Sequence[tuple[str, TailCulprit]],
+    fleet: Fleet, counted: Sequence[Asked], report: TailReport, culprits: Sequence[TailCulprit],
     taxes: dict[str, RunTaxes], live: int,
 ) -> dict[str, object]:  # fmt: skip
     told = asdict(report)
     del told["slow_rows"]
-    places = {(fleet.name_of(one), one.request.use): one.replica.name for one in counted}
-    for named in told["named"]:
-        named["replica"] = places[named["request"], named["use"]]
+    for named, one in zip(told["named"], report.named, strict=True):
+        named["request"] = fleet.called(one.request, one.replica)
     return {
         **about(fleet),
         "live": live,
         **told,
-        "culprits": [{"replica": name, **asdict(culprit)} for name, culprit in culprits],
+        "culprits": [asdict(culprit) for culprit in culprits],
         "taxes": {name: asdict(tax) for name, tax in taxes.items()},
     }

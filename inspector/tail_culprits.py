@@ -26,6 +26,7 @@ class TailCulprit:
         share: of the part, over all those that were looked at.
         requests: how many have it as a culprit.
         words: what it did to the one that it did most to.
+        replica: where it did so, where several journals are read.
     """
 
     part: str
@@ -35,6 +36,7 @@ class TailCulprit:
     share: float
     requests: int
     words: str
+    replica: str = ""
 
 
 def tail_culprits(

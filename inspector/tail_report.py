@@ -32,13 +32,22 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One slow request, which use of its id it is, its time, and the largest part of it with its nanoseconds."""
+    """One slow request.
+
+    Attributes:
+        request: its id.
+        use: which use of its id it is.
+        time: that it took.
+        part, part_ns: the largest part of it.
+        replica: that it was asked of, where several journals are read.
+    """
 
     request: str
     use: int
     time: float
     part: str
     part_ns: int
+    replica: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ def tail_lines(
     lines += ["", *_parts(report, paint, columns)]
     if culprits:
         lines += ["", *_culprits(culprits, looked_at, paint, columns)]
-    lines += ["", *_named(report, paint)]
+    lines += ["", *_named(report, paint, columns)]
     for name, cohorts in report.cohorts.items():
         if len(cohorts) > 1:
             lines += ["", *_cohorts(name, cohorts, report, paint)]
@@ -139,7 +139,7 @@ def tail_lines(
 def _culprits(culprits: Sequence[TailCulprit], looked_at: int, paint: Paint, columns: int) -> list[str]:
     lines = [paint(f"culprits of the slowest {looked_at}", DIM)]
     for c in culprits:
-        who = f"{c.kind} {safe(c.request, 24)}".rstrip()
+        who = f"{c.kind} {_whose(c.request, c.replica, max(24, len(c.replica) + 13))}".rstrip()
         many = f" in {c.requests} of {looked_at}" if looked_at > 1 else ""
         did = safe(c.words.removeprefix(f"{c.kind}; "), 200)  # a rank is what it is called
         words = fold(f"{who}{many}: {did}", columns - 28)
@@ -167,13 +167,25 @@ def _of(group: Group, part: str) -> str:
     return f"{time(ns)} {share(round(ns), round(group.mean)):>4}"
 
 
-def _named(report: TailReport, paint: Paint) -> list[str]:
-    lines = [paint("the slowest, for nano-trace explain", DIM)]
+def _named(report: TailReport, paint: Paint, columns: int) -> list[str]:
+    names = []
     for named in report.named:
         use = f" --use {named.use}" if named.use > 1 else ""
-        name = safe(named.request, 38 - len(use)) + use
-        lines.append(f"{name:<38}{time(named.time):>8}  {named.part} {share(named.part_ns, round(named.time))}")
+        names.append(_whose(named.request, named.replica, columns - 35 - len(use)) + use)
+    room = max(38, *map(len, names))
+    lines = [paint("the slowest, for nano-trace explain", DIM)]
+    for name, named in zip(names, report.named, strict=True):
+        lines.append(f"{name:<{room}}{time(named.time):>8}  {named.part} {share(named.part_ns, round(named.time))}")
     return lines
+
+
+def _whose(request: str, replica: str, columns: int) -> str:
+    """A request's id with its replica, as `explain` takes it, cut to fit: the id, never the replica."""
+    if not replica:
+        return safe(request, columns)
+    if not request:
+        return safe(f"of {replica}", 1000)
+    return f"{safe(request, max(8, columns - len(replica) - 1))}@{safe(replica, 1000)}"
 
 
 def _cohorts(name: str, cohorts: list[Cohort], report: TailReport, paint: Paint) -> list[str]:

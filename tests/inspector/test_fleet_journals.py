@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from nanolens.inspector.trace_cli import main
+from nanolens.telemetry.culprit import Culprit
 from nanolens.telemetry.events import AnyEvent, EngineStarted, RequestRefused
-from planted_runs import Planted, PlantedRun, write_events
+from nanolens.telemetry.latency import Breakdown
+from planted_runs import MS, Planted, PlantedRun, write_events
 
 S = 1_000_000_000
 WALL = 1_795_900_000 * S
@@ -130,3 +132,52 @@ def test_a_wall_clock_that_is_far_off_stops_nothing(tmp_path: Path, capsys: Outp
     assert as_json(capsys, "top", far)["cohorts"]["hour"][0]["label"].startswith(year)
     rows = said(capsys, "top", far, "--csv", "-").split()
     assert rows[1].startswith(f"req-0,{offset + 1000},")
+
+
+def renamed(name: str) -> Callable[[AnyEvent], None]:
+    """Gives the only request of a replica another id."""
+
+    def rename(event: AnyEvent) -> None:
+        if getattr(event, "request", ""):
+            event.request = name  # type: ignore[union-attr]
+
+    return rename
+
+
+def test_top_names_the_replica_of_each_of_the_slowest_and_never_cuts_it(tmp_path: Path, capsys: Output) -> None:
+    uuid = "4eb26459-5b19-457c-947a-0123456789ab"
+    replica(tmp_path / "3ria5ork", [Planted(wait=900 * MS)], change=renamed(uuid))
+    replica(tmp_path / "pcgdqbet", [Planted(wait=800 * MS)], change=renamed("both"))
+    replica(tmp_path / "uxubdrmv", [Planted()], change=renamed("both"))
+    long_name = "a-replica-with-a-name-of-many-letters"
+    replica(tmp_path / long_name, [Planted(wait=700 * MS)], change=renamed(uuid[::-1]))
+    journals = [tmp_path / name for name in ("3ria5ork", "pcgdqbet", "uxubdrmv", long_name)]
+    assert main(["top", *map(str, journals)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    begin = lines.index("the slowest, for nano-trace explain") + 1
+    names = [line.split()[0] for line in lines[begin : begin + 4]]
+    assert names == [f"{uuid}@3ria5ork", "both@pcgdqbet", f"{uuid[::-1][:7]}…@{long_name}", "both@uxubdrmv"]
+    assert max(map(len, lines[begin : begin + 2])) <= 81
+    named = as_json(capsys, "top", *journals)["named"]
+    assert [(one["request"], one["replica"]) for one in named] == [
+        (uuid, "3ria5ork"), ("both@pcgdqbet", "pcgdqbet"), (uuid[::-1], long_name), ("both@uxubdrmv", "uxubdrmv"),
+    ]  # fmt: skip
+
+
+def test_top_names_the_replica_of_a_culprit_whose_id_is_long(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = "4eb26459-5b19-457c-947a-0123456789ab"
+
+    class Finder:
+        def __init__(self, latency: object) -> None: ...
+
+        def find(self, breakdown: Breakdown, part: str, by: str) -> list[Culprit]:
+            half = breakdown.parts[part] // 2
+            return [Culprit("holder", uuid, 1, half, "held"), Culprit("gap", "", 1, half, "gap; lost")]
+
+    monkeypatch.setattr("nanolens.inspector.tail_culprits.CulpritFinder", Finder)
+    journals = [replica(tmp_path / name, [Planted(wait=wait * MS), *[Planted()] * 9])
+                for name, wait in (("3ria5ork", 900), ("second", 800))]  # fmt: skip
+    assert "holder 4eb26459-5b19-…@3ria5ork: held" in said(capsys, "top", *journals)
+    assert "gap of 3ria5ork: lost" in said(capsys, "top", *journals)
