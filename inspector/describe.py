@@ -43,14 +43,15 @@ from ..telemetry.events import (
     WaitReasonChanged,
 )
 from .route_words import route_words
+from .units import printable
 
 SHOWN_BLOCKS = 8
 SHOWN_CHUNKS = 4
 
 
 def describe(event: AnyEvent) -> str:
-    """What happened, in one line without time and step."""
-    return _WORDS[event.__class__](event)
+    """What happened, in one line without time and step, and without what a terminal would act on: ids are clients'."""
+    return printable(_WORDS[event.__class__](event))
 
 
 def sequences_of(event: AnyEvent) -> list[int]:

@@ -10,7 +10,7 @@ from ..telemetry.rank_skew import rank_skew
 from .clock_words import clock
 from .figures import figures, tokens_per_second
 from .sequence_rows import SequenceRow, sequence_rows, sequence_table
-from .units import duration
+from .units import duration, printable
 from .view import StepRow, View
 
 VERSION = 1
@@ -59,7 +59,7 @@ def as_text(view: View, title: str) -> str:
     rows = sequence_rows(view)
     if rows:
         lines += ["", *_table(rows)]
-    return "\n".join(_plain(line) for line in lines) + "\n"
+    return "\n".join(printable(line) for line in lines) + "\n"
 
 
 def as_json(view: View, title: str) -> dict[str, Any]:
@@ -143,8 +143,3 @@ def _cells(line: Sequence[str], widths: Sequence[int]) -> list[str]:
         text.rjust(width) if right else text.ljust(width)
         for text, width, (_, right, _) in zip(line, widths, _COLUMNS, strict=True)
     ]
-
-
-def _plain(line: str) -> str:
-    """What a terminal would act on is made visible: ids of requests are their clients' choice."""
-    return line if line.isprintable() else "".join(char if char.isprintable() else "�" for char in line)

@@ -7,6 +7,8 @@ import json
 import shutil
 import sys
 
+from .units import printable
+
 DESCRIPTION = """\
 Run the engine's scheduler and block manager again on the recorded requests and what came of them, and compare every
 decision: admissions, chunks, blocks, evictions, preemptions, waits, moves, and their order. The first one that comes
@@ -70,6 +72,6 @@ def run(arguments: argparse.Namespace) -> int:
         print()
     else:
         for line in report(recording, result, shutil.get_terminal_size((100, 24)).columns):
-            print(line)
+            print(printable(line))
     code: int = arguments.code
     return code

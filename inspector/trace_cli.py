@@ -151,7 +151,7 @@ def _check(arguments: argparse.Namespace) -> int:
             frames += 1
     except AuditError as error:
         arguments.code = EXIT_VIOLATION
-        print(f"run {reader.run}: {error}")
+        print(safe(f"run {reader.run}: {error}", MOST_OF_A_MESSAGE))
         return EXIT_VIOLATION
     if audit.state.started is None:
         held = (

@@ -7,7 +7,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from .units import duration
+from .units import duration, printable
 
 if TYPE_CHECKING:
     from ..telemetry.step_costs import StepCostModel
@@ -80,5 +80,5 @@ def fold(text: str, columns: int, indent: str = "") -> str:
 
 def safe(text: str, columns: int = 40) -> str:
     """A name that came from outside, without a terminal's commands, cut to fit."""
-    shown = text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    shown = printable(text)
     return shown if len(shown) <= columns else shown[: columns - 1] + "…"

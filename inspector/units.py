@@ -1,4 +1,4 @@
-"""Numbers as people read them in a narrow column. Knows no terminal."""
+"""Numbers as people read them in a narrow column, and names from outside on one line. Knows no terminal."""
 
 from __future__ import annotations
 
@@ -26,3 +26,8 @@ def duration(ns: int | None) -> str:
 def share(part: int, whole: int) -> str:
     """Per cent without decimals; `-` of nothing."""
     return f"{100 * part / whole:.0f}%" if whole else NONE
+
+
+def printable(text: str) -> str:
+    """A text that came from outside, on one line and without what a terminal would act on."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
