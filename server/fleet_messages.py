@@ -18,8 +18,9 @@ class Route:
             no_blocks (the one that does has no free blocks), pinned (the call names it), only (there is no other),
             full (the first choice took no more calls).
         order: replicas in the order in which they were to be asked.
+        among: replicas that it is compared with: those that could have got it, or all of them where it is pinned.
         matched: replica -> leading blocks of the prompt that it caches.
-        best_matched: the most that any of those in `order` caches.
+        best_matched: the most that any of those in `among` caches.
         blocks: full blocks of the prompt.
         loads: replica -> requests that it held.
     """
@@ -27,6 +28,7 @@ class Route:
     replica: str = ""
     reason: str = ""
     order: tuple[str, ...] = ()
+    among: tuple[str, ...] = ()
     matched: dict[str, int] = field(default_factory=dict)
     best_matched: int = 0
     blocks: int = 0
@@ -84,13 +86,12 @@ class HttpCall:
     def route_record(self) -> dict[str, str | int]:
         """The decision, as the journal of the replica that took the call has it."""
         route = self.route
-        open_to = route.order or tuple(route.loads)
         record: dict[str, str | int] = {
             "replica": route.replica, "reason": route.reason, "matched_blocks": route.matched.get(route.replica, 0),
             "best_matched_blocks": route.best_matched, "prompt_blocks": route.blocks,
             "load": route.loads.get(route.replica, 0),
-            "least_load": min((route.loads.get(name, 0) for name in open_to), default=0),
-            "replicas": len(open_to), "attempt": self.attempt,
+            "least_load": min((route.loads.get(name, 0) for name in route.among), default=0),
+            "replicas": len(route.among), "attempt": self.attempt,
         }  # fmt: skip
         return record | ({"left": " ".join(sorted(self.avoid))[:MAX_LEFT]} if self.avoid else {})
 

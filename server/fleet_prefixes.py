@@ -1,9 +1,12 @@
-"""The hashes of a prompt's blocks as engines with the same key have them, from the body of a request. Sends nothing."""
+"""What a fleet has to know of a request's body: how many requests it brings, and the hashes of its prompt's blocks as
+engines with the same key have them. Sends nothing.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -23,8 +26,23 @@ CUT_TOKENS = 8  # at the end of a text that was cut, which may read otherwise in
 GENERATING = (COMPLETIONS, CHAT)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a body asks for; of one that can't be read the defaults: a replica says why.
+
+    Attributes:
+        hashes: of the (first) prompt.
+        count: requests of an engine that it brings, as one server counts them.
+        may_pause: whether they may pause for their client.
+    """
+
+    hashes: tuple[bytes, ...] = ()
+    count: int = 1
+    may_pause: bool = False
+
+
 class PromptHashes:
-    """Hashes of prompts.
+    """Reads bodies, and hashes prompts.
 
     Args:
         tokenizer: the model's.
@@ -36,13 +54,19 @@ class PromptHashes:
         self._tokenizer, self._block_size = tokenizer, block_size
         self._hash = PrefixCache(1, block_size, key, enabled=True).hash_block
 
-    def of_body(self, path: str, body: bytes) -> tuple[bytes, ...]:
-        """Those of the (first) prompt of a request's body; of one that can't be read, none: a replica says why."""
+    def read(self, path: str, body: bytes) -> Asked:
+        """A request's body."""
         try:
-            token_ids = self._token_ids(path, msgspec.json.decode(body))
+            value = msgspec.json.decode(body)
+            prompts = _prompts(path, value)
         except (InvalidRequest, msgspec.DecodeError, UnicodeError, RecursionError):
-            return ()
-        return self.of_tokens(token_ids)
+            return Asked()
+        try:
+            hashes = self.of_tokens(self._token_ids(path, prompts))
+        except UnicodeError:
+            hashes = ()
+        count = 1 if path == CHAT else len(prompts)
+        return Asked(hashes, count, value.get("on_stop") == "pause")
 
     def of_tokens(self, token_ids: Sequence[int]) -> tuple[bytes, ...]:
         """Those of the full blocks of a prompt."""
@@ -55,14 +79,24 @@ class PromptHashes:
             hashes.append(parent[:HASH_BYTES])
         return tuple(hashes)
 
-    def _token_ids(self, path: str, value: Any) -> list[int]:
-        if not isinstance(value, dict):
-            return []
+    def _token_ids(self, path: str, prompts: list[Any]) -> list[int]:
+        """Of the first prompt."""
         if path == CHAT:
-            return self._tokenizer.apply_chat_template(check_messages(value.get("messages")))
-        prompt = check_prompt(value.get("prompt"))[0]
+            return self._tokenizer.apply_chat_template(prompts)
+        prompt = prompts[0]
         if not isinstance(prompt, str):
-            return prompt
+            return list(prompt)
         if len(prompt) <= MAX_CHARS:
             return self._tokenizer.encode(prompt)
         return self._tokenizer.encode(prompt[:MAX_CHARS])[:-CUT_TOKENS]
+
+
+def _prompts(path: str, value: Any) -> list[Any]:
+    """The messages of a chat, or the prompts of a completion.
+
+    Raises:
+        InvalidRequest: there are none.
+    """
+    if not isinstance(value, dict):
+        raise InvalidRequest("body", "the body is no object")
+    return list(check_messages(value.get("messages")) if path == CHAT else check_prompt(value.get("prompt")))

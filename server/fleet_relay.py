@@ -16,11 +16,11 @@ from .errors import ApiError
 from .fleet_messages import HttpCall
 from .fleet_metrics import RouterMetrics
 from .fleet_spans import RouterSpan
-from .request_ids import HEADER
+from .request_ids import USED
 from .sse import DONE, event
 
 MAX_TRIES = 4
-_ID = HEADER.encode()
+_ID = USED.encode()
 _ELSEWHERE = (429, 503)  # what one replica has no room for, another one may have
 _ERROR = b'data: {"error"'  # what an event that is one begins with
 _LOST = frozenset({"engine_dead", "engine_silent", "stopping"})
@@ -55,7 +55,7 @@ class Relay:
         others: whether there are replicas beside these.
         metrics: counts.
         span: notes what happens.
-        on_head: told the id of the request, as its replica has it, and the replica, once that answers.
+        on_head: told the id that the request goes by, as its replica has it, once that answers.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Relay:
         others: Callable[[frozenset[str]], bool],
         metrics: RouterMetrics,
         span: RouterSpan,
-        on_head: Callable[[str, str], None] = lambda request, replica: None,
+        on_head: Callable[[str], None] = lambda request: None,
     ) -> None:
         self._ask, self._others, self._on_head = ask, others, on_head
         self._metrics, self._span = metrics, span
@@ -76,7 +76,7 @@ class Relay:
         avoid: frozenset[str] = frozenset()
         for number in range(1, MAX_TRIES + 1):
             call = call.again(avoid, number)
-            self._passing.begin(may_refuse=number < MAX_TRIES)
+            self._passing.begin(may_refuse=number < MAX_TRIES, must_hold=not call.pinned)
             attempt = self._ask(call)
             self._is_noted = False
             try:
@@ -89,7 +89,7 @@ class Relay:
                 tried = call.route.replica or next(iter(call.route.order), "")
                 avoid |= {tried}
                 self._span.left(tried, str(error))
-                if number < MAX_TRIES and not self._passing.has_generated and self._passing.can_begin_anew:
+                if number < MAX_TRIES and self._passing.can_begin_anew:
                     self._metrics.retried[tried] += 1
                     continue
                 self._metrics.broken[tried] += 1
@@ -115,7 +115,7 @@ class Relay:
             if not self._is_noted:
                 self._note(call)
                 if request := _id_in(messages[0]):
-                    self._on_head(request, call.route.replica)
+                    self._on_head(request)
                 if call.pinned or not self._others(avoid | {call.route.replica}):
                     self._passing.must_take()
             for message in messages:
@@ -146,24 +146,25 @@ class Passing:
         self.has_generated = False
         self.has_ended = False
         self.lost = ""
-        self._head: dict[str, Any] | None = None  # held back until there is something behind it
+        self._held: list[dict[str, Any]] = []  # the head, and openings, until there is something behind them
+        self._status = 0
         self._is_stream = False
         self._has_begun = False
-        self._openings = self._to_skip = 0
-        self._may_refuse = False
+        self._may_refuse = self._must_hold = False
 
     @property
     def can_begin_anew(self) -> bool:
-        """Whether another answer can take the place of this one."""
-        return not self._has_begun or self._is_stream
+        """Whether another answer can take the place of this one: the client has got nothing, not even a head."""
+        return not self._has_begun
 
-    def begin(self, may_refuse: bool) -> None:
+    def begin(self, may_refuse: bool, must_hold: bool = True) -> None:
         """A new answer comes.
 
         Args:
             may_refuse: whether one that says that there is no room is left for another replica's.
+            must_hold: whether another replica may come to give the text of a stream: its head names who did.
         """
-        self._head, self._to_skip, self._may_refuse = None, self._openings, may_refuse
+        self._held, self._may_refuse, self._must_hold = [], may_refuse, must_hold
 
     def must_take(self) -> None:
         """There is no other replica that could have room."""
@@ -181,43 +182,37 @@ class Passing:
             await self._take_body(message)
 
     async def _take_head(self, head: dict[str, Any]) -> None:
-        status = head["status"]
-        if status in _ELSEWHERE and self._may_refuse:
-            raise Elsewhere(f"status {status}")
-        is_stream = any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in
-                        head["headers"])  # fmt: skip
-        if self._has_begun:
-            if not is_stream:
-                raise Elsewhere(f"status {status}")
-            return  # the client has a head; ids and openings of this answer are the same
-        self._is_stream = is_stream
-        if not is_stream:
-            self._head = head
-            return
-        self._has_begun = True
-        await self._send(head)
+        self._status = head["status"]
+        if self._status in _ELSEWHERE and self._may_refuse:
+            raise Elsewhere(f"status {self._status}")
+        self._is_stream = any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in
+                              head["headers"])  # fmt: skip
+        self._held = [head]
+        if self._is_stream and not self._must_hold:
+            await self._let_go()
 
     async def _take_body(self, message: dict[str, Any]) -> None:
         body: bytes = message.get("body", b"")
         if self._is_stream and not self.has_generated and body and body != DONE:
             kind = kind_of(body)
-            if kind == "lost" and self._may_refuse:
+            if kind == "lost" and self._may_refuse and not self._has_begun:
                 raise Elsewhere("its engine is gone")
-            if kind == "opening":
-                if self._to_skip:
-                    self._to_skip -= 1
-                    return
-                self._openings += 1
-            else:
-                self.has_generated = True
-        if body.startswith(_ERROR) or (self._head is not None and self._head["status"] >= 500):
+            if kind == "opening" and self._held:
+                self._held.append(message)
+                return
+            self.has_generated = kind != "opening"
+        if body.startswith(_ERROR) or self._status >= 500:
             self.lost = lost_code(body) or self.lost
-        if self._head is not None:
-            head, self._head = self._head, None
-            self._has_begun = True
-            await self._send(head)
+        await self._let_go()
         await self._send(message)
         self.has_ended = not message.get("more_body", False)
+
+    async def _let_go(self) -> None:
+        """Send what was held back."""
+        held, self._held = self._held, []
+        for each in held:
+            self._has_begun = True
+            await self._send(each)
 
     async def fail(self, error: ApiError) -> None:
         """End the answer with an error: an event of a stream, or the whole answer.
@@ -250,7 +245,7 @@ def lost_code(data: bytes) -> str:
 
 
 def _id_in(message: dict[str, Any]) -> str:
-    """The request's id on the head of an answer; "": none."""
+    """The id that the head of an answer says that the request goes by; "": none."""
     return next((value.decode("latin-1") for name, value in message.get("headers", ()) if name == _ID), "")
 
 

@@ -205,12 +205,14 @@ class FleetView:
         matched = {name: view.matched(call.hashes, now - RECENT_S) for name, view in views.items()}
         route = Route(loads=loads, matched=matched, blocks=len(call.hashes))
         if call.pinned:
-            route.order, route.reason, route.best_matched = (call.pinned,), "pinned", matched.get(call.pinned, 0)
+            route.order, route.among, route.reason = (call.pinned,), tuple(names), "pinned"
+            route.best_matched = max(matched.values(), default=0)
             return route
         sound = [name for name in names if not views[name].report.trouble] or list(names)
         open_to = [name for name in sound if name not in call.avoid] or sound
         prices = self._prices({name: views[name] for name in open_to}, matched, call.hashes, now)
         route.order = tuple(sorted(open_to, key=lambda name: (prices[name], loads[name], _tie(name, call.hashes))))
+        route.among = route.order
         route.best_matched = max(matched[name] for name in open_to)
         route.reason = _reason(route, views)
         return route

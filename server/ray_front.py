@@ -12,10 +12,9 @@ from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .. import __version__
 from ..errors import NanolensError
@@ -25,15 +24,17 @@ from .body_limit import BodyLimit
 from .calls import ClientGone, unless_gone
 from .engine_process import start_logging
 from .errors import ApiError, as_api_error, json_response
+from .fleet_ids import FleetIds, Names
 from .fleet_messages import Ask, HttpCall
 from .fleet_metrics import RouterMetrics
-from .fleet_paths import OF_ONE, Homes, is_own, split_replica
+from .fleet_paths import OF_ONE, is_own, split_replica
 from .fleet_prefixes import GENERATING, PromptHashes
 from .fleet_relay import Attempt, Elsewhere, Relay
 from .fleet_retiring import END_S, HEARD_S, Word
 from .fleet_spans import RouterSpan, RouterSpans
 from .fleet_view import fleet_of
-from .request_ids import HEADER, RequestIds, request_id_of
+from .front_answer import FrontAnswer, known_error
+from .request_ids import HEADER, RequestIds, goes_by, new_id, request_id_of
 from .settings import ServeSettings
 from .startup import load_tokenizer_alone
 
@@ -42,7 +43,6 @@ ASK_S = 5.0  # for the answer to one
 MAX_CHOICES = 512  # that /debug/fleet shows
 TRACEPARENT = b"traceparent"
 _NAME = HEADER.encode()
-_OWN_NAME = b"x-nanolens-request-id"  # of the id that a request goes by
 _OPENMETRICS = "application/openmetrics-text"
 
 logger = logging.getLogger("nanolens.server")
@@ -69,7 +69,7 @@ class Front:
         self._hashes = PromptHashes(tokenizer, settings.engine.block_size, block_key)
         self._spans = RouterSpans.to(settings.model_names[0], settings.engine.otlp)
         self._metrics = RouterMetrics(self._fleet, settings.replicas or 1)
-        self._homes = Homes()
+        self._ids = FleetIds()
         self._choices: deque[dict[str, object]] = deque(maxlen=MAX_CHOICES)
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._watch: asyncio.Task[None] | None = None
@@ -86,7 +86,7 @@ class Front:
 
     async def __call__(self, request: Request) -> Response:
         """Handle a request."""
-        return _Answer(self._app)
+        return FrontAnswer(self._app)
 
     async def drain(self) -> int:
         """Let nobody in from here on: how many answers that generate have not ended."""
@@ -128,11 +128,11 @@ class Front:
             if response is not None:
                 await response(scope, receive, send)
                 return
-            await unless_gone(receive, self._pass_on(call, request_id_of(scope), send))
+            await unless_gone(receive, self._pass_on(call, scope, send))
         except ClientGone:
             return
         except Exception as error:
-            await as_api_error(_known(error)).response()(scope, receive, send)
+            await as_api_error(known_error(error)).response()(scope, receive, send)
 
     async def _own(self, call: HttpCall) -> Response | None:
         """The answer to a request for the fleet as a whole; None for those that a replica answers."""
@@ -156,27 +156,36 @@ class Front:
         if call.path.startswith(OF_ONE):
             raise ApiError(404, f"{call.path[:200]} is of one replica: ask for /replicas/ID{call.path[:200]}, where ID "
                            f"is one of {_listed(known)}", code="not_found")  # fmt: skip
-        call.pinned = self._homes.of_path(call.path)
+        call.pinned = self._ids.of_path(call.path)
         return None
 
-    async def _pass_on(self, call: HttpCall, name: str, send: Send) -> None:
+    async def _pass_on(self, call: HttpCall, scope: Scope, send: Send) -> None:
         """Have a replica answer, within a span of the router."""
         call.generates = call.method == "POST" and call.path in GENERATING
         if call.generates:
             if self._stopping:
                 raise ApiError(503, "the fleet is stopping; send the request again, to another one or later",
                                code="stopping", headers={"Retry-After": "1"})  # fmt: skip
-            name, call.pinned = self._homes.take(name, call.path, call.pinned, call.body, self._fleet.replicas)
             self._open += 1
         headers = {key: value for key, value in call.headers}
-        span = RouterSpan.begin(headers.get(TRACEPARENT, b"").decode("latin-1") or None, name)
-        call.headers = [(key, value) for key, value in call.headers if key not in (TRACEPARENT, _NAME)]
-        call.headers += [(TRACEPARENT, span.traceparent.encode()), (_NAME, name.encode())]
-        on_head = self._homes.note if call.generates else (lambda request, replica: None)
-        relay = Relay(self._ask, send, self._has_others, self._metrics, span, on_head)
+        span = RouterSpan.begin(headers.get(TRACEPARENT, b"").decode("latin-1") or None, "")
+        names = Names(request_id_of(scope))
+
+        def ask(each: HttpCall) -> Attempt:
+            names.call = each
+            return self._ask(each)
+
+        def on_head(request: str) -> None:
+            if call.generates and request != names.name:  # its replica gave it another one
+                self._ids.rename(names, request)
+
+        relay = Relay(ask, send, self._has_others, self._metrics, span, on_head)
         try:
             if call.generates:
-                call.hashes = await asyncio.to_thread(self._hashes.of_body, call.path, call.body)
+                await self._prepare(call, names)
+                goes_by(scope, names.name)
+            call.headers = [(key, value) for key, value in call.headers if key not in (TRACEPARENT, _NAME)]
+            call.headers += [(TRACEPARENT, span.traceparent.encode()), (_NAME, names.name.encode())]
             await relay.run(call)
         except asyncio.CancelledError:  # once an answer is complete, its client has gone, too
             span.error = span.error or ("" if relay.has_ended else "the client is gone")
@@ -187,19 +196,35 @@ class Front:
         finally:
             if call.generates:
                 self._open -= 1
-                self._homes.drop(name)
-                self._note(name, span)
+                self._ids.drop(names, relay.has_ended)
+                span.attributes["nanolens.request"] = names.name
+                self._choices.append({"trace_id": f"{span.trace_id:032x}", "error": span.error, **span.attributes})
                 self._spans.end(span)
+
+    async def _prepare(self, call: HttpCall, names: Names) -> None:
+        """Read a call's body, and take ids for it that no request of the fleet has."""
+        asked = await asyncio.to_thread(self._hashes.read, call.path, call.body)
+        call.hashes, names.may_pause = asked.hashes, asked.may_pause
+        names.count = asked.count if asked.count <= self._settings.max_prompts else 1  # more are refused
+        self._ids.take(names, call.path)
+        for replica, ids in self._ids.doubtful(names, self._fleet.replicas).items():
+            if await self._holds(replica, ids):
+                self._ids.rename(names, new_id(call.path))
+                return
+
+    async def _holds(self, replica: str, ids: Sequence[str]) -> bool:
+        """Whether a replica has a request that goes by one of these ids; one that does not say so may."""
+        try:
+            async with asyncio.timeout(ASK_S):
+                return bool(await self._replicas.options(method_name="holds").remote(Ask(replica), ids))
+        except TimeoutError:
+            return True
+        except (RayError, RayServeException):
+            return False  # it is gone, and its requests with it
 
     def _has_others(self, tried: frozenset[str]) -> bool:
         """Whether there are replicas beside these."""
         return bool(set(self._fleet.replicas) - tried)
-
-    def _note(self, name: str, span: RouterSpan) -> None:
-        """Remember where a request went."""
-        if replica := str(span.attributes.get("nanolens.replica", "")):
-            self._homes.note(name, replica)
-        self._choices.append({"trace_id": f"{span.trace_id:032x}", "error": span.error, **span.attributes})
 
     def _ask(self, call: HttpCall) -> Attempt:
         """Begin a call of a replica."""
@@ -294,33 +319,6 @@ class Front:
         with contextlib.suppress(RayError, RayServeException, TimeoutError, NanolensError):
             async with asyncio.timeout(ASK_S):
                 self._fleet.take(await self._replicas.options(method_name="report").remote(ask))
-
-
-class _Answer(Response):
-    """An application as the answer to a request that it has not seen."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        super().__init__(None)
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have the application answer. Ray's proxy puts the id that came, or its own, on every answer itself."""
-
-        async def send_unnamed(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = [(_OWN_NAME if name == _NAME else name, value) for name, value in message["headers"]]
-                message = {**message, "headers": headers}
-            await send(message)
-
-        await self._app(scope, receive, send_unnamed)
-
-
-def _known(error: Exception) -> Exception:
-    """An exception as one that has an answer of its own."""
-    if isinstance(error, HTTPException):
-        code = "body_too_large" if error.status_code == 413 else None
-        return ApiError(error.status_code, str(error.detail), code=code)
-    return error
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -90,6 +90,11 @@ class Replica:
             free_blocks=seen.free_blocks if seen is not None else engine.started.num_blocks,
         )  # fmt: skip
 
+    async def holds(self, ask: Ask, ids: Sequence[str]) -> bool:
+        """Whether a request goes by one of these ids here, by the rule of one server."""
+        state = self._operations.state
+        return any(state.free_name(each, "") != each for each in ids)
+
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What the scaling policy goes by."""
         report = self._fold.report(self._name, 1 << 62)

@@ -13,6 +13,7 @@ from .errors import as_api_error, json_response
 from .protocol_answers import GENERATION_ERRORS, ChatCompletion, Completion, documented
 from .protocol_requests import ResumeRequest
 from .replies import Reply
+from .request_ids import goes_by
 from .serving import LONG_TEXT, respond
 from .state import ServerState, state_of
 
@@ -26,6 +27,7 @@ _ANSWER = Completion | ChatCompletion
 async def resume_request(request_id: str, body: ResumeRequest, request: Request) -> Response:
     """The next turn of a paused request, in the form of its first one; text and usage are this turn's alone."""
     state = state_of(request)
+    goes_by(request.scope, request_id)
     shape = state.paused(request_id)
     leave = state.admission.enter(1)
     try:
@@ -48,6 +50,7 @@ async def resume_request(request_id: str, body: ResumeRequest, request: Request)
 async def finish_request(request_id: str, request: Request) -> Response:
     """End a paused request: its whole answer, from the first turn on."""
     state = state_of(request)
+    goes_by(request.scope, request_id)
     shape = state.paused(request_id)
     try:
         output = await state.ask(state.engine.finish(request_id))

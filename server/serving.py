@@ -15,7 +15,7 @@ from .calls import Call, ClientGone, unless_gone
 from .errors import ApiError, as_api_error, json_response
 from .fleet_messages import ROUTE
 from .replies import Reply
-from .request_ids import request_id_of
+from .request_ids import goes_by, request_id_of
 from .shapes import Shape
 from .sse import DONE, EventStream, event
 from .state import ServerState, parts_of, state_of
@@ -70,6 +70,7 @@ async def serve(request: Request, make_job: Callable[[ServerState], Job]) -> Res
         leave = state.admission.enter(job.count)
         count = job.count
         name = state.take_name(wanted, path, count)
+        goes_by(request.scope, name)
         state.check_fits(-(-job.size // count), job.renamed.get("prompt", "prompt"))
         prompts = await (asyncio.to_thread(job.encode) if job.size > LONG_TEXT else _at_once(job.encode))
         shape = job.shape(name, prompts)
@@ -77,7 +78,9 @@ async def serve(request: Request, make_job: Callable[[ServerState], Job]) -> Res
         state.drop_name(name, count)
         leave()
         if isinstance(error, InvalidRequest | ApiError):
-            refuse(state, name or state.free_name(wanted, path), error, traceparent)
+            name = name or state.free_name(wanted, path)
+            goes_by(request.scope, name)
+            refuse(state, name, error, traceparent)
         raise
     names = parts_of(name, count) or [name]
     route = request.scope.get("state", {}).get(ROUTE)  # of a fleet's router: no client can put anything there

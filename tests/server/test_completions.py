@@ -171,6 +171,7 @@ def test_an_id_that_a_live_request_has_is_not_given_twice(served: Served) -> Non
     finally:
         served.state.names.discard("taken")
     assert response.headers["x-request-id"] == "taken" and response.json()["id"].startswith("cmpl-")
+    assert response.headers["x-nanolens-request-id"] == response.json()["id"]
 
 
 def test_another_name_of_the_model_is_the_one_answered_with(served: Served) -> None:

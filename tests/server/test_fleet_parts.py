@@ -20,8 +20,8 @@ from nanolens.server.errors import ApiError
 from nanolens.server.fleet_journal import MAX_CHANGES, CacheFold
 from nanolens.server.fleet_messages import HttpCall, Report
 from nanolens.server.fleet_metrics import RouterMetrics, join
-from nanolens.server.fleet_paths import Homes, is_own, split_replica
-from nanolens.server.fleet_prefixes import MAX_BLOCKS, PromptHashes
+from nanolens.server.fleet_paths import is_own, split_replica
+from nanolens.server.fleet_prefixes import MAX_BLOCKS, Asked, PromptHashes
 from nanolens.server.fleet_scaling import ByQueueAge, wanted_replicas
 from nanolens.server.fleet_view import FleetView
 from nanolens.server.settings import load_settings
@@ -65,16 +65,16 @@ def test_the_hashes_of_a_prompt_are_those_of_the_engine_that_cached_it(
 ) -> None:
     fold = run_journal(monkeypatch, tmp_path)
     body = json.dumps({"prompt": PROMPT}).encode()
-    mine = hasher().of_body("/v1/completions", body)
+    mine = hasher().read("/v1/completions", body).hashes
     assert len(mine) > 5 and set(mine) <= hashes_of(fold.report("a", 0))
-    other = PromptHashes(ByteTokenizer(264), 4, bytes(32)).of_body("/v1/completions", body)
+    other = PromptHashes(ByteTokenizer(264), 4, bytes(32)).read("/v1/completions", body).hashes
     assert not set(other) & hashes_of(fold.report("a", 0))
 
 
 def test_what_is_evicted_leaves_the_fold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fold = run_journal(monkeypatch, tmp_path, num_blocks=32, prompts=6)
-    first = set(hasher().of_body("/v1/completions", json.dumps({"prompt": PROMPT + "1" * 40}).encode()))
-    last = set(hasher().of_body("/v1/completions", json.dumps({"prompt": PROMPT + "5" * 40}).encode()))
+    first = set(hasher().read("/v1/completions", json.dumps({"prompt": PROMPT + "1" * 40}).encode()).hashes)
+    last = set(hasher().read("/v1/completions", json.dumps({"prompt": PROMPT + "5" * 40}).encode()).hashes)
     held = hashes_of(fold.report("a", 0))
     assert len(held) <= 32 and last <= held and not first <= held
 
@@ -140,14 +140,14 @@ def test_after_lost_events_the_next_keyframe_is_the_truth(monkeypatch: pytest.Mo
     "body", [b"", b"{", b"[]", b'{"prompt": 5}', b'{"messages": []}', b'{"prompt": [99999999999]}', b'"x"']
 )
 def test_a_body_that_can_not_be_read_has_no_hashes(body: bytes) -> None:
-    assert hasher().of_body("/v1/completions", body) == ()
-    assert hasher().of_body("/v1/chat/completions", body) == ()
+    assert hasher().read("/v1/completions", body) == Asked()
+    assert hasher().read("/v1/chat/completions", body) == Asked()
 
 
 def test_a_giant_prompt_is_hashed_in_part() -> None:
     text = "x" * 1_000_000
-    whole = hasher().of_body("/v1/completions", json.dumps({"prompt": text}).encode())
-    short = hasher().of_body("/v1/completions", json.dumps({"prompt": text[:400]}).encode())
+    whole = hasher().read("/v1/completions", json.dumps({"prompt": text}).encode()).hashes
+    short = hasher().read("/v1/completions", json.dumps({"prompt": text[:400]}).encode()).hashes
     assert len(whole) == MAX_BLOCKS and whole[: len(short)] == short
 
 
@@ -199,38 +199,6 @@ def test_a_path_may_name_a_replica() -> None:
     assert split_replica("/replicas/abc/debug/snapshot") == ("abc", "/debug/snapshot")
     assert split_replica("/replicas/abc") == ("", "/replicas/abc")
     assert split_replica("/v1/models") == ("", "/v1/models")
-
-
-def test_the_home_of_a_request_and_of_its_parts_is_remembered() -> None:
-    homes = Homes()
-    homes.note("cmpl-1", "a")
-    assert homes.of_path("/v1/requests/cmpl-1/resume") == "a"
-    assert homes.of_path("/v1/requests/cmpl-1-0/finish") == "a"
-    assert homes.of_path("/v1/requests/other/resume") == homes.of_path("/v1/completions") == ""
-
-
-RUNNING = ("a", "b")
-
-
-def test_a_request_with_the_id_of_one_that_lives_gets_another() -> None:
-    homes = Homes()
-    assert homes.take("x", "/v1/completions", "", b"", RUNNING) == ("x", "")
-    name, pinned = homes.take("x", "/v1/completions", "b", b"", RUNNING)
-    assert name.startswith("cmpl-") and pinned == "b"
-    homes.drop("x")
-    assert homes.take("x", "/v1/completions", "", b"", RUNNING) == ("x", "")
-
-
-def test_a_request_with_the_id_of_one_that_may_have_paused_goes_where_that_is_known() -> None:
-    homes = Homes()
-    homes.take("x", "/v1/completions", "", b'{"on_stop":"pause"}', RUNNING)
-    homes.note("x", "a")
-    homes.drop("x")
-    assert homes.take("x", "/v1/completions", "", b"", RUNNING) == ("x", "a")
-    homes.drop("x")
-    name, pinned = homes.take("x", "/v1/chat/completions", "b", b"", RUNNING)
-    assert name.startswith("chatcmpl-") and pinned == "b"
-    assert homes.take("x", "/v1/completions", "", b"", ("b",)) == ("x", "")  # it is gone with its replica
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])

@@ -112,6 +112,38 @@ def test_a_stream_that_has_only_its_openings_goes_on_elsewhere_without_repeating
     assert replicas.run() == ROLE + text("one") + DONE
 
 
+@pytest.mark.parametrize("before", [[], [body(ROLE, True)], [body(ROLE, True), body(LOST, True)]])
+def test_the_head_of_a_stream_is_that_of_the_replica_that_gives_its_text(before: list[Any]) -> None:
+    first, second = ({**STREAM_HEAD, "headers": [*STREAM_HEAD["headers"], (b"x-nanolens-replica", name)]} for name in
+                     (b"a", b"b"))  # fmt: skip
+    replicas = Replicas([first, *before, GONE], [second, *stream(ROLE, text("one"), DONE)[1:]])
+    assert replicas.run() == ROLE + text("one") + DONE
+    assert replicas.sent[0] == second
+
+
+def test_a_stream_waits_for_its_first_text_and_no_longer() -> None:
+    replicas = Replicas([STREAM_HEAD, body(ROLE, True), HANGS])
+    relay = Relay(replicas.ask, replicas.send, lambda tried: True, replicas.metrics, replicas.span)
+
+    async def main(call: HttpCall) -> int:
+        task = asyncio.create_task(relay.run(call))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return len(replicas.sent)
+
+    assert asyncio.run(main(HttpCall("POST", "/v1/completions", generates=True))) == 0
+    replicas.answers.append([STREAM_HEAD, body(text("one"), True), HANGS])
+    assert asyncio.run(main(HttpCall("POST", "/v1/completions", generates=True))) == 2
+
+
+def test_a_stream_that_only_one_replica_can_give_is_not_held_back() -> None:
+    replicas = Replicas([STREAM_HEAD, GONE])
+    events = replicas.run(HttpCall("POST", "/v1/requests/x/resume", pinned="a"))
+    assert replicas.sent[0] == STREAM_HEAD and b"replica_died" in events and len(replicas.asked) == 1
+
+
 def test_a_stream_that_has_text_ends_in_an_error_event() -> None:
     replicas = Replicas([STREAM_HEAD, body(text("one"), True), GONE])
     events = replicas.run().split(b"\n\n")
@@ -148,14 +180,14 @@ def test_other_errors_break_no_answer() -> None:
     assert not replicas.metrics.broken and not replicas.span.error
 
 
-def test_the_id_on_the_answer_is_told_with_its_replica() -> None:
-    told: list[tuple[str, str]] = []
-    answer = [{**head(), "headers": [(b"x-request-id", b"cmpl-1")]}, body(b"{}")]
+def test_the_id_that_a_request_goes_by_at_its_replica_is_told() -> None:
+    told: list[str] = []
+    answer = [{**head(), "headers": [(b"x-request-id", b"mine"), (b"x-nanolens-request-id", b"cmpl-1")]}, body(b"{}")]
     replicas = Replicas(answer)
     relay = Relay(replicas.ask, replicas.send, lambda tried: True, replicas.metrics, replicas.span,
-                  lambda *each: told.append(each))  # fmt: skip
+                  told.append)  # fmt: skip
     asyncio.run(relay.run(HttpCall("POST", "/v1/completions", generates=True)))
-    assert told == [("cmpl-1", "a")]
+    assert told == ["cmpl-1"]
 
 
 def test_where_a_request_went_is_known_though_its_client_left_before_the_answer() -> None:

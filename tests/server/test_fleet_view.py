@@ -238,6 +238,19 @@ def test_a_pinned_call_goes_nowhere_else() -> None:
     assert (route.order, route.reason) == (("b",), "pinned")
 
 
+def test_the_record_of_a_pinned_call_has_the_best_figures_of_the_fleet() -> None:
+    view = fleet("a", "b", "c")
+    view.take(whole("a", PROMPT[:4]))
+    send(view, "b", ())
+    pinned = call(pinned="b")
+    pinned.route = view.choose(("a", "b", "c"), pinned)
+    pinned.route.taken_by("b")
+    record = pinned.route_record()
+    assert pinned.route.order == ("b",)
+    assert (record["matched_blocks"], record["best_matched_blocks"]) == (0, 4)
+    assert (record["load"], record["least_load"], record["replicas"]) == (1, 0, 3)
+
+
 def test_a_replica_that_is_gone_is_forgotten_with_what_it_cached() -> None:
     view = fleet("a", "b")
     view.take(whole("a", PROMPT))
