@@ -59,8 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
         if also:
             from .fleet_reading import read_fleet
 
-            first, *others = (replica.reading for replica in read_fleet([path, *also], run_id).replicas)
-            sides.append(side(first, others))
+            fleet = read_fleet([path, *also], run_id)
+            first, *others = (replica.reading for replica in fleet.replicas)
+            sides.append(side(first, others, fleet.notes(), fleet.num_tried_again))
         else:
             sides.append(side(read_latency(path, run_id)))
     a, b = sides
@@ -127,6 +128,9 @@ def _side(name: str, side: Side) -> str:
     whose = [f"{safe(reading.path, 1000)}: " if side.also else "" for reading in side.readings]
     told = [f"{name}{'; '.join([cost_words(reading.latency.model), *reading.notes])}"
             for name, reading in zip(whose, side.readings, strict=True)]  # fmt: skip
+    told += side.notes
+    if side.tried_again:
+        told.append(f"further tries of a request among all of these: {side.tried_again}")
     return (
         f"{name}  run{'s' if side.also else ''} {runs}: {plural(len(side.ended), 'request')}{live}, in the mean "
         f"{side.ended.prompt_tokens.mean():.0f} prompt and {side.ended.output_tokens.mean():.0f} output tokens; "

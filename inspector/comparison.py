@@ -24,6 +24,8 @@ class Side:
         ended: those of them that have ended.
         live: how many have not: of them, only the first token counts.
         also: the other runs, where several count as one; settings are those of `reading`.
+        notes: what has to be said of the runs together.
+        tried_again: how many of all requests are further tries of one that a client sent.
     """
 
     reading: LatencyReading
@@ -31,6 +33,8 @@ class Side:
     ended: RequestTable
     live: int
     also: tuple[LatencyReading, ...] = ()
+    notes: tuple[str, ...] = ()
+    tried_again: int = 0
 
     @property
     def readings(self) -> tuple[LatencyReading, ...]:
@@ -66,8 +70,10 @@ class Comparison:
         return sorted(found, key=lambda item: -abs(item[2].delta))
 
 
-def side(reading: LatencyReading, also: Sequence[LatencyReading] = ()) -> Side:
-    """One run, or several as one, ready to be compared.
+def side(
+    reading: LatencyReading, also: Sequence[LatencyReading] = (), notes: Sequence[str] = (), tried_again: int = 0
+) -> Side:
+    """One run, or several as one, ready to be compared; the arguments are `Side`'s.
 
     Raises:
         InvalidConfig: none of its requests has ended.
@@ -78,7 +84,8 @@ def side(reading: LatencyReading, also: Sequence[LatencyReading] = ()) -> Side:
     if not len(ended):
         where = "; ".join(f"{one.path}: run {one.run}" for one in readings)
         raise InvalidConfig(f"{where}: none of its requests has ended")
-    return Side(reading, table, ended, sum(len(r.latency.tracks.all_requests) for r in readings) - len(ended), (*also,))
+    live = sum(len(one.latency.tracks.all_requests) for one in readings) - len(ended)
+    return Side(reading, table, ended, live, (*also,), (*notes,), tried_again)
 
 
 def compare(a: Side, b: Side, by: str = "e2e", seed: int = 0, resamples: int = RESAMPLES) -> Comparison:
@@ -144,7 +151,8 @@ def _side_as_dict(side: Side) -> dict[str, object]:
         "model_num_steps": model.num_steps,
         "model_median_error": model.median_error,
         "model_p90_error": model.p90_error,
-        "notes": list(side.reading.notes),
+        "notes": [*side.reading.notes, *side.notes],
+        "tried_again": side.tried_again,
     } | ({"also": [_also_as_dict(one) for one in side.also]} if side.also else {})
 
 

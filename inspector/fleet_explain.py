@@ -64,7 +64,7 @@ def named(fleet: Fleet, name: str, use: int | None, by: str) -> list[Asked]:
     if any(one not in tries for one in picked):
         names = " or ".join(map(fleet.name_of, picked))
         raise JournalError(f"explain: {name!r} is another request on each replica; give {names}")
-    chosen = picked if name != picked[0].request.request else tries
+    chosen = tries if use is None and name == picked[0].request.request else picked
     if by == "ttft":
         chosen = [one for one in chosen if one.breakdown().ttft_ns]
         if not chosen:
@@ -98,7 +98,8 @@ def as_json(fleet: Fleet, told: Sequence[Told], by: str, left_out: int) -> dict[
     requests = [
         {"name": fleet.name_of(one.asked), "replica": one.asked.replica.name, "arrived_ns": one.asked.arrived,
          "tries": [{"replica": each.replica.name, "request": each.request.request, "arrived_ns": each.arrived}
-                   for each in one.tries], **as_dict(one.explained)}
+                   for each in one.tries],
+         "tries_ns": _through_all(one.tries, by)[0], **as_dict(one.explained)}
         for one in told
     ]  # fmt: skip
     return {"version": VERSION, "by": by, **about(fleet), "left_out": left_out, "requests": requests}
@@ -113,22 +114,45 @@ def lines(
         group = tuple(id(each.request) for each in one.tries)
         if len(group) > 1 and group not in said:
             said.add(group)
-            yield from fold(_tried(one.tries), columns, "  ").splitlines()
+            yield from fold(_tried(one.tries, by), columns, "  ").splitlines()
         asked = one.asked
         head = f"{fleet.name_of(asked)} on replica {asked.replica.name}, arrived {wall_words(asked.arrived)}"
         yield from (paint(line, DIM) for line in fold(safe(head, 1000), columns, "  ").splitlines())
         yield from [*explained_lines(one.explained, paint, columns), ""]
-    count = f"{plural(len(fleet.replicas), 'replica')}, {plural(len(fleet.asked), 'request')}"
+    count = f"{plural(len(fleet.replicas), 'replica')}, {fleet.count_words(fleet.asked)}"
     count += left_out_words(left_out, by)
     for sentence in (f"{count}; {fleet.clock_words()}", *heads(fleet)):
         yield from (paint(line, DIM) for line in fold(safe(sentence, 10_000), columns, "  ").splitlines())
 
 
-def _tried(tries: Sequence[Asked]) -> str:
-    """On which replicas, and what became of each."""
+def _through_all(tries: Sequence[Asked], by: str) -> tuple[int, bool]:
+    """Nanoseconds from the first try's arrival to the last one's end (by ttft: to the first token of any, if there is
+    one), and whether that is all: the last try has ended."""
+    begin = tries[0].arrived
+    found = [(one, one.breakdown()) for one in tries]
+    if by == "ttft" and (firsts := [one.replica.wall(b.begin_t + b.ttft_ns) for one, b in found if b.ttft_ns]):
+        return min(firsts) - begin, True
+    end, last = max(((one.replica.wall(b.end_t), b) for one, b in found), key=lambda pair: pair[0])
+    return end - begin, last.ended
+
+
+def _tried(tries: Sequence[Asked], by: str) -> str:
+    """On which replicas, what became of each, and what it took its client in all."""
     words = []
     for one in tries:
         found, finished = one.breakdown(), one.request.finished
         end = finished.finish_reason if finished else "ended" if found.ended else "not ended in its journal"
         words.append(f"on {one.replica.name} ({end} after {time(found.total_ns)})")
-    return safe(f"{tries[0].request.request} was tried {', then '.join(words)}.", 10_000)
+    ns, is_all = _through_all(tries, by)
+    end = "" if is_all else ", so far"
+    total = f"All tries together took its client {time(ns)}{' to the first token' if by == 'ttft' else ''}{end}."
+    missing = max(_attempt(one) for one in tries) - len(tries)
+    lost = f" {plural(missing, 'other attempt')} of the router {'is' if missing == 1 else 'are'} in no journal given."
+    told = f"{tries[0].request.request} was tried {', then '.join(words)}. {total}{lost if missing > 0 else ''}"
+    return safe(told, 10_000)
+
+
+def _attempt(one: Asked) -> int:
+    """Which attempt of its router it was; 0 where that is not known."""
+    attempt = (one.request.route or {}).get("attempt", 0)
+    return attempt if isinstance(attempt, int) else 0

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from ..errors import JournalError
 from ..telemetry.latency import Breakdown
-from ..telemetry.span_ids import TraceParent, parse_traceparent
 from ..telemetry.tracks import RequestTrack
 from .describe import plural
+from .fleet_tries import generations, grouped
 from .latency_reading import LatencyReading, read_latency, require_requests
 from .trace_text import cost_words
 from .units import duration
@@ -108,18 +108,41 @@ class Fleet:
         return [a for a in self.asked if name in (a.request.request, f"{a.request.request}@{a.replica.name}")]
 
     def tries(self, asked: Asked) -> list[Asked]:
-        """A request and what the same caller's span asked of other replicas for it, in order of arrival.
+        """A request and the other tries of what its client sent, in order of arrival."""
+        return self._group_of[id(asked.request)]
 
-        One span may ask for several requests at once: of a replica that got several, the one of the same id counts.
-        """
-        parent = parse_traceparent(asked.request.traceparent)
-        group = self._by_parent.get(parent, []) if parent is not None else []
-        per_replica = Counter(other.replica.name for other in group)
-        alone = per_replica[asked.replica.name] == 1
-        found = [other for other in group if other.replica is not asked.replica and (
-            other.request.request == asked.request.request or (alone and per_replica[other.replica.name] == 1)
-        )]  # fmt: skip
-        return sorted([asked, *found], key=lambda one: one.arrived)
+    def count_words(self, asked: Sequence[Asked]) -> str:
+        """How many requests clients sent, where these are all their tries; and how many tries, if those are more."""
+        count = self.num_sent(asked)
+        sent = plural(count, "request")
+        return sent if count == len(asked) else f"{sent} in {len(asked)} tries"
+
+    def num_sent(self, asked: Sequence[Asked]) -> int:
+        """How many requests clients sent, of which these are tries."""
+        return len({id(self.tries(one)) for one in asked})
+
+    @property
+    def num_tried_again(self) -> int:
+        """How many of all requests are further tries of one that a client sent."""
+        return len(self.asked) - self.num_sent(self.asked)
+
+    @cached_property
+    def generations(self) -> list[list[Replica]]:
+        """Replicas that ran at the same time, or in an unbroken chain of such, together; the newest first."""
+        lives = []
+        for replica in self.replicas:
+            tracks = replica.reading.latency.tracks
+            lives.append((replica.wall(tracks.begin_t), replica.wall(tracks.t), replica))
+        return generations(lives)
+
+    def notes(self) -> list[str]:
+        """What has to be said of the journals together."""
+        newest, *older = self.generations
+        if not older:
+            return []
+        ended = _few([replica.name for group in reversed(older) for replica in group])
+        return [f"{ended} had ended before {_few([replica.name for replica in newest])} began: if that was an earlier "
+                "start of the fleet, leave it out to read of one fleet"]  # fmt: skip
 
     def clock_words(self) -> str:
         """How far times of different journals can be compared."""
@@ -136,13 +159,8 @@ class Fleet:
         return Counter(name for replica in self.replicas for name in replica.reading.latency.tracks.requests)
 
     @cached_property
-    def _by_parent(self) -> dict[TraceParent, list[Asked]]:
-        found: dict[TraceParent, list[Asked]] = {}
-        for asked in self.asked:
-            parent = parse_traceparent(asked.request.traceparent)
-            if parent is not None:
-                found.setdefault(parent, []).append(asked)
-        return found
+    def _group_of(self) -> dict[int, list[Asked]]:
+        return {id(one.request): group for group in grouped(self.asked) for one in group}
 
 
 def read_fleet(paths: Sequence[str], run_id: str | None = None) -> Fleet:
@@ -175,19 +193,29 @@ def about(fleet: Fleet) -> dict[str, object]:
             "replica": replica.name, "journal": replica.reading.path, "run": replica.reading.run,
             "clock": replica.clock, "wall_offset_ns": replica.reading.started.wall_offset_ns,
             "boot_id": replica.reading.started.boot_id, "engine": replica.reading.engine,
+            "generation": next(i for i, group in enumerate(fleet.generations) if replica in group),
             "notes": list(replica.reading.notes), "model": asdict(replica.reading.latency.model),
         }
         for replica in fleet.replicas
     ]  # fmt: skip
-    return {"replicas": replicas, "clocks": fleet.clocks, "disagreement_ns": fleet.disagreement_ns}
+    return {
+        "replicas": replicas, "clocks": fleet.clocks, "disagreement_ns": fleet.disagreement_ns,
+        "notes": fleet.notes(), "sent": fleet.num_sent(fleet.asked),
+    }  # fmt: skip
 
 
 def heads(fleet: Fleet) -> Iterator[str]:
-    """A sentence on each journal."""
+    """A sentence on each journal, and those on all of them."""
     for replica in fleet.replicas:
         reading, cost = replica.reading, cost_words(replica.reading.latency.model)
         count = plural(len(reading.latency.tracks.all_requests), "request")
         yield "; ".join([f"{replica.name}: run {reading.run}, {reading.started.model}: {count}", cost, *reading.notes])
+    yield from fleet.notes()
+
+
+def _few(names: Sequence[str]) -> str:
+    """Some names, the first of many."""
+    return " ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def wall_words(ns: int) -> str:

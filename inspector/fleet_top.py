@@ -42,10 +42,10 @@ def run_fleet(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(_as_dict(fleet, counted, report, culprits, taxes, live)))
         return 0
-    columns = width()
+    columns, having = width(), [counted[row] for row in np.flatnonzero(~np.isnan(table.measure(report.by)))]
     without = "have no first token" if report.by == "ttft" else "have not ended"
     head = (
-        f"{plural(len(names), 'replica')}: {plural(report.requests, 'request')}"
+        f"{plural(len(names), 'replica')}: {fleet.count_words(having)}"
         + (f" ({live} more {without})" if live else "")
         + f", {report.by} p50 {time(report.p50)}, p99 {time(report.p99)}; {fleet.clock_words()}"
     )

@@ -11,7 +11,7 @@ import pytest
 
 from nanolens.inspector.trace_cli import main
 from nanolens.telemetry.culprit import Culprit
-from nanolens.telemetry.events import AnyEvent, EngineStarted, RequestRefused
+from nanolens.telemetry.events import AnyEvent, EngineStarted, RequestArrived, RequestFinished, RequestRefused
 from nanolens.telemetry.latency import Breakdown
 from planted_runs import MS, Planted, PlantedRun, write_events
 
@@ -181,3 +181,117 @@ def test_top_names_the_replica_of_a_culprit_whose_id_is_long(
                 for name, wait in (("3ria5ork", 900), ("second", 800))]  # fmt: skip
     assert "holder 4eb26459-5b19-…@3ria5ork: held" in said(capsys, "top", *journals)
     assert "gap of 3ria5ork: lost" in said(capsys, "top", *journals)
+
+
+def span_of(number: int) -> str:
+    return f"00-{number:032x}-{number:016x}-01"
+
+
+def routed(number: int, attempt: int, name: str = "", reason: str = "abort") -> Callable[[AnyEvent], None]:
+    """Makes the only request of a replica an attempt of a router, as one of its own spans; it ends for this reason."""
+    rename = renamed(name or f"sent-{number}")
+
+    def change(event: AnyEvent) -> None:
+        rename(event)
+        if isinstance(event, RequestArrived):
+            event.traceparent, event.route = span_of(number), {"attempt": attempt, "reason": "load", "replica": "x"}
+        if isinstance(event, RequestFinished):
+            event.finish_reason = reason
+
+    return change
+
+
+@pytest.fixture
+def tried(tmp_path: Path) -> list[Path]:
+    """A request that replica a failed at once and c served a second later, and one that b served."""
+    return [
+        replica(tmp_path / "a", [Planted(outputs=0, wait=100 * MS)], change=routed(1, 1)),
+        replica(tmp_path / "b", [Planted()], change=routed(2, 1)),
+        replica(tmp_path / "c", [Planted()], at=1 * S, change=routed(1, 2, reason="length"), run=early),
+    ]
+
+
+def early(run: PlantedRun) -> None:
+    """Has a replica begin together with the others, whenever it was asked for something."""
+    run.events[0].t = 1000  # type: ignore[union-attr]
+
+
+def test_tries_of_one_request_are_counted_once_beside_their_number(tried: list[Path], capsys: Output) -> None:
+    for command in ("explain", "top"):
+        assert "2 requests in 3 tries" in said(capsys, command, *tried)
+        assert as_json(capsys, command, *tried)["sent"] == 2
+    assert "2 replicas: 2 requests, e2e" in said(capsys, "top", *tried[:2])
+    found = as_json(capsys, "compare", tried[0], tried[1], "--also-a", tried[2])
+    assert (found["a"]["tried_again"], found["b"]["tried_again"]) == (1, 0)
+    text = said(capsys, "compare", tried[0], tried[1], "--also-a", tried[2])
+    assert text.count("further tries of a request among all of these: 1") == 1
+
+
+def test_what_a_client_waited_through_all_tries_is_told(tried: list[Path], capsys: Output) -> None:
+    first, second = as_json(capsys, "explain", *tried, "sent-1")["requests"]
+    assert first["tries_ns"] == second["tries_ns"] == 1 * S + second["total_ns"]
+    text = said(capsys, "explain", *tried, "sent-1")
+    assert text.startswith("sent-1 was tried on a (abort after 100ms), then on c (length after 115ms). All tries ")
+    assert "All tries together took its client 1.11s. sent-1@a" in text
+    (alone,) = as_json(capsys, "explain", *tried, "sent-2")["requests"]
+    assert alone["tries_ns"] == alone["total_ns"] and "together" not in said(capsys, "explain", *tried, "sent-2")
+
+
+def test_and_up_to_the_first_token(tried: list[Path], capsys: Output) -> None:
+    (one,) = as_json(capsys, "explain", *tried, "sent-1", "--by", "ttft")["requests"]
+    assert one["tries_ns"] == 1 * S + one["total_ns"]
+    text = said(capsys, "explain", *tried, "sent-1", "--by", "ttft")
+    assert "All tries together took its client 1.03s to the first token." in text
+
+
+def test_an_attempt_whose_journal_is_not_given_is_missed(tmp_path: Path, capsys: Output) -> None:
+    journals = [
+        replica(tmp_path / "a", [Planted(outputs=0)], change=routed(1, 1)),
+        replica(tmp_path / "c", [Planted()], change=routed(1, 3)),
+    ]
+    assert "1 other attempt of the router is in no journal given." in said(capsys, "explain", *journals, "sent-1")
+
+
+def test_prompts_of_one_call_are_requests_of_their_own(tmp_path: Path, capsys: Output) -> None:
+    def two(run: PlantedRun) -> None:
+        for event in run.events:
+            if isinstance(event, RequestArrived):
+                event.traceparent, event.route = span_of(1), {"attempt": 1}
+
+    journals = [replica(tmp_path / "a", [Planted()] * 2, run=two), replica(tmp_path / "b", [Planted()] * 2, run=two)]
+    assert as_json(capsys, "explain", *journals)["sent"] == 2  # req-0 and req-1, each tried twice
+    assert as_json(capsys, "explain", *journals, "req-1@a")["requests"][0]["tries"][1]["replica"] == "b"
+
+
+def test_two_requests_of_one_span_without_a_router_are_no_tries(tmp_path: Path, capsys: Output) -> None:
+    def spanned(name: str) -> Callable[[AnyEvent], None]:
+        def change(event: AnyEvent) -> None:
+            renamed(name)(event)
+            if isinstance(event, RequestArrived):
+                event.traceparent = span_of(1)
+
+        return change
+
+    journals = [replica(tmp_path / name, [Planted()], change=spanned(f"of-{name}")) for name in "ab"]
+    assert as_json(capsys, "explain", *journals)["sent"] == 2
+
+
+def test_journals_of_an_earlier_fleet_are_pointed_out(tmp_path: Path, capsys: Output) -> None:
+    old = [replica(tmp_path / name, [Planted()]) for name in ("old-1", "old-2")]
+    new = [replica(tmp_path / name, [Planted()], at=90 * S) for name in ("new-1", "new-2")]
+    words = "old-1 old-2 had ended before new-1 new-2 began: if that was an earlier start of the fleet, leave it out"
+    for command in (["explain", *old, *new], ["top", *old, *new], ["compare", old[0], new[0], "--also-a", new[1]]):
+        assert ("had ended before new-" in said(capsys, *command)), command
+    assert words in said(capsys, "explain", *old, *new)
+    found = {one["replica"]: one["generation"] for one in as_json(capsys, "top", *old, *new)["replicas"]}
+    assert found == {"old-1": 1, "old-2": 1, "new-1": 0, "new-2": 0}
+    assert "had ended before" not in said(capsys, "explain", *new) + said(capsys, "top", *old)
+
+
+def test_one_that_was_replaced_is_of_the_same_fleet(tmp_path: Path, capsys: Output) -> None:
+    """Its successor began when it was gone; a third replica ran all the time."""
+    dead = replica(tmp_path / "dead", [Planted()])
+    successor = replica(tmp_path / "successor", [Planted()], at=30 * S)
+    steady = replica(tmp_path / "steady", [Planted()] * 60)
+    assert "had ended before" not in said(capsys, "explain", dead, steady, successor)
+    assert "dead had ended before successor began" in said(capsys, "explain", dead, successor)
