@@ -11,9 +11,8 @@ from ..telemetry.events import EngineStarted, JournalDropped, RequestRefused
 from ..telemetry.latency import Latency
 from ..telemetry.latency_tracks import LatencyTracks
 from ..telemetry.reader import JournalReader
-from .clock_words import iso
 from .describe import plural
-from .engine_fate import Fate, fate_of
+from .engine_fate import Fate, fate_note, fate_of, now_of
 from .units import duration
 
 
@@ -69,7 +68,9 @@ def read_latency(path: str | Path, run_id: str | None = None, may_be_empty: bool
                 elif event.__class__ is RequestRefused:
                     refused[event.request] = event
         last_t, engine = tracks.t, fate_of(tracks.state, Path(path))
-        tracks.finish(now if engine == "live" else None)
+        note = fate_note(engine, tracks.state, Path(path), last_t, now)
+        first = tracks.state.started
+        tracks.finish(now_of(first, now) if engine == "live" and first is not None else None)
     except AuditError as error:
         raise JournalError(f"{path}: run {reader.run} contradicts itself ({error}); ask nano-trace check") from error
     started = tracks.state.started
@@ -89,9 +90,8 @@ def read_latency(path: str | Path, run_id: str | None = None, may_be_empty: bool
     again = len(tracks.all_requests) - len(tracks.requests)
     if again:
         notes.append(f"{plural(again, 'request')} came with an id that was used before; each use counts as its own")
-    if engine == "dead":
-        when = iso(last_t, started.wall_offset_ns)
-        notes.append(f"its engine died: the process is gone without engine.stopped; the last record is of {when}")
+    if note:
+        notes.append(note)
     reading = LatencyReading(str(path), reader.run, started, Latency(tracks), tuple(notes), engine, refused)
     if not may_be_empty:
         require_requests(reading)

@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+from .clock import boot_id
 from .events import EngineStarted
 from .frames import parse_name
 
@@ -51,16 +52,46 @@ def written_elsewhere(started: EngineStarted, path: Path) -> str:
         return ""
 
 
+def clock_lead_ns(pid: int) -> int:
+    """Nanoseconds that CLOCK_MONOTONIC of a process is ahead of this one's: 0, unless either has a time namespace.
+
+    Linux tells both offsets (time_namespaces(7)); where it does not, or the process is gone, they count as alike.
+    """
+    try:
+        return _offset_ns(str(pid)) - _offset_ns("self")
+    except (OSError, ValueError):
+        return 0
+
+
+def _offset_ns(process: str) -> int:
+    """What a process's time namespace adds to CLOCK_MONOTONIC: the line `monotonic SECONDS NANOSECONDS`."""
+    for line in Path(f"/proc/{process}/timens_offsets").read_text(encoding="ascii").splitlines():
+        clock, seconds, ns = line.split()
+        if clock == "monotonic":
+            return int(seconds) * _NS + int(ns)
+    return 0
+
+
+def is_of_another_clock(started: EngineStarted, t: int) -> bool:
+    """Whether a run of this boot was written on another clock (a time namespace): its last time is still to come.
+
+    No process of it is to be found then from where its process numbers mean nothing.
+    """
+    here = boot_id()
+    return bool(here) and started.boot_id == here and t > time.monotonic_ns() + _SLACK_NS
+
+
 def was_and_is(pid: int, t: int) -> bool:
-    """Whether the process that had a number at a time of the clock (ns) still has it."""
-    if t > time.monotonic_ns() + _SLACK_NS:
-        return False  # of an earlier boot
+    """Whether the process that had a number at a time of its clock (ns) still has it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
         pass
+    t -= clock_lead_ns(pid)
+    if t > time.monotonic_ns() + _SLACK_NS:
+        return False  # of an earlier boot
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...errors import AuditError, InspectError, JournalError
-from ...telemetry.engine_process import is_running, is_stopped, written_elsewhere
+from ...telemetry.engine_process import is_of_another_clock, is_running, is_stopped, written_elsewhere
 from ...telemetry.events import Keyframe
 from ...telemetry.reader import Frame, JournalReader, Position
 from ...telemetry.state import EngineState
@@ -176,7 +176,8 @@ class Follower:
             self._looked = now
             started = self._state.started
             if not self._gone and started is not None and not is_running(started):
-                self._gone, self._changed = now, time.time()
+                if not is_of_another_clock(started, self._state.t):
+                    self._gone, self._changed = now, time.time()
             elsewhere = written_elsewhere(started, Path(self.place[0])) if started and not self._gone else ""
             if elsewhere != self._elsewhere:
                 self._elsewhere, self._changed = elsewhere, time.time()

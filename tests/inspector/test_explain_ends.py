@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -30,16 +33,17 @@ S = 1_000_000_000
 Output = pytest.CaptureFixture[str]
 
 
-def silent(pid: int, boot: str | None = None) -> FakeEngine:
-    """An engine of a process that was paused with a request under way."""
+def silent(pid: int, boot: str | None = None, ahead: int = 0, is_paused: bool = True) -> FakeEngine:
+    """An engine of a process that was paused with a request under way; its clock may be ahead of this one's."""
     engine, clock = timed_engine()
-    clock.now = time.monotonic_ns()
+    clock.now = time.monotonic_ns() + ahead
     first = engine.events[0]
     assert isinstance(first, EngineStarted)
     first.t, first.pid, first.boot_id = clock.now, pid, boot_id() if boot is None else boot
     engine.add_request(prompt(8), None, request_id="a")
     steps(engine, 6)
-    engine.pause_engine()
+    if is_paused:
+        engine.pause_engine()
     return engine
 
 
@@ -122,6 +126,90 @@ def test_where_the_engine_cannot_be_seen_that_is_not_called_a_death(gone: int, t
     found = as_json(capsys, written(silent(gone, "another boot"), tmp_path), "a")
     assert (found["engine"], found["notes"]) == ("unseen", [])
     assert " at the journal's last record: " in found["requests"][0]["verdict"]["headline"]
+
+
+def test_of_an_engine_that_was_stopped_by_a_signal_it_is_said_since_when_nothing_was_written(
+    tmp_path: Path, capsys: Output
+) -> None:
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        found = as_json(capsys, written(silent(process.pid), tmp_path), "a")
+    finally:
+        process.kill()
+        process.wait(60)
+    (note,) = found["notes"]
+    assert found["engine"] == "stale"
+    assert re.fullmatch(
+        r"its engine hangs: the process was stopped by a signal \(SIGSTOP\); nothing has been written for \S+; "
+        r"the last record is of 20\S+",
+        note,
+    )
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_an_engine_that_lives_and_writes_nothing_while_it_has_work_may_hang(
+    is_paused: bool, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = time.monotonic_ns
+    monkeypatch.setattr("nanolens.inspector.latency_reading.monotonic_ns", lambda: before() + 12 * S)
+    found = as_json(capsys, written(silent(os.getpid(), is_paused=is_paused), tmp_path), "a")
+    said_of_it = "its engine lives, but may hang: with requests running, nothing has been written for "
+    assert found["engine"] == "live"
+    assert [note.startswith(said_of_it) for note in found["notes"]] == ([] if is_paused else [True])
+
+
+def test_a_segment_of_a_run_that_goes_on_is_said_to_be_one(tmp_path: Path, capsys: Output) -> None:
+    (segment,) = written(silent(os.getpid()), tmp_path).glob("*.journal")
+    found = as_json(capsys, segment, "a")
+    assert found["engine"] == "stale"
+    assert found["notes"][0].startswith("one segment of a run that goes on; the last record is of 20")
+
+
+AHEAD = 5000 * S
+IN_NAMESPACE = ["unshare", "-T", "--monotonic", "5000", "--boottime", "5000"]
+HAS_TIME_NAMESPACES = shutil.which("unshare") is not None and not subprocess.run(
+    [*IN_NAMESPACE, "true"], capture_output=True, check=False
+).returncode
+
+
+@pytest.mark.skipif(not HAS_TIME_NAMESPACES, reason="no time namespace can be made here")
+@pytest.mark.parametrize("seconds", [5000, -5])
+def test_an_engine_in_a_time_namespace_lives(seconds: int, tmp_path: Path, capsys: Output) -> None:
+    ahead = [word.replace("5000", str(seconds)) for word in IN_NAMESPACE]
+    process = subprocess.Popen([*ahead, "sleep", "600"])
+    try:
+        while Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":
+            time.sleep(0.01)
+        found = as_json(capsys, written(silent(process.pid, ahead=seconds * S), tmp_path), "a")
+    finally:
+        process.kill()
+        process.wait(60)
+    assert (found["engine"], found["notes"]) == ("live", [])
+    assert 0 < found["requests"][0]["total_ns"] < 60 * S  # up to now on its own clock
+
+
+def test_of_another_clock_whose_process_is_not_found_nothing_is_claimed(
+    gone: int, tmp_path: Path, capsys: Output
+) -> None:
+    found = as_json(capsys, written(silent(gone, ahead=AHEAD), tmp_path), "a")
+    assert found["engine"] == "unseen"
+    assert "(in a time namespace), and its process is not found: whether its engine lives can't be told" in (
+        found["notes"][0]
+    )
+
+
+def test_nano_inspect_does_not_call_that_engine_dead(gone: int, tmp_path: Path) -> None:
+    source = JournalSource(written(silent(gone, ahead=AHEAD), tmp_path))
+    source.start()
+    deadline = time.monotonic() + 20
+    while source.status.state == "connecting":  # the process is looked for before that is over
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    state = source.status.state
+    source.close()
+    assert state == "live"
 
 
 def test_the_fate_of_an_engine(gone: int, tmp_path: Path) -> None:
