@@ -144,8 +144,10 @@ def _tried(tries: Sequence[Asked], by: str) -> str:
         end = finished.finish_reason if finished else "ended" if found.ended else "not ended in its journal"
         words.append(f"on {one.replica.name} ({end} after {time(found.total_ns)})")
     ns, is_all = _through_all(tries, by)
-    end = "" if is_all else ", so far"
-    total = f"All tries together took its client {time(ns)}{' to the first token' if by == 'ttft' else ''}{end}."
+    until = "first token" if by == "ttft" else "last end"
+    total = f"From the first arrival to the {until} it took {time(ns)}."
+    if not is_all:
+        total = f"From the first arrival on it has taken {time(ns)} so far."
     missing = max(_attempt(one) for one in tries) - len(tries)
     lost = f" {plural(missing, 'other attempt')} of the router {'is' if missing == 1 else 'are'} in no journal given."
     told = f"{tries[0].request.request} was tried {', then '.join(words)}. {total}{lost if missing > 0 else ''}"

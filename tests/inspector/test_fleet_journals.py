@@ -231,17 +231,28 @@ def test_what_a_client_waited_through_all_tries_is_told(tried: list[Path], capsy
     first, second = as_json(capsys, "explain", *tried, "sent-1")["requests"]
     assert first["tries_ns"] == second["tries_ns"] == 1 * S + second["total_ns"]
     text = said(capsys, "explain", *tried, "sent-1")
-    assert text.startswith("sent-1 was tried on a (abort after 100ms), then on c (length after 115ms). All tries ")
-    assert "All tries together took its client 1.11s. sent-1@a" in text
+    assert text.startswith("sent-1 was tried on a (abort after 100ms), then on c (length after 115ms). From ")
+    assert "From the first arrival to the last end it took 1.11s. sent-1@a" in text
     (alone,) = as_json(capsys, "explain", *tried, "sent-2")["requests"]
-    assert alone["tries_ns"] == alone["total_ns"] and "together" not in said(capsys, "explain", *tried, "sent-2")
+    assert alone["tries_ns"] == alone["total_ns"] and "From the first" not in said(capsys, "explain", *tried, "sent-2")
 
 
 def test_and_up_to_the_first_token(tried: list[Path], capsys: Output) -> None:
     (one,) = as_json(capsys, "explain", *tried, "sent-1", "--by", "ttft")["requests"]
     assert one["tries_ns"] == 1 * S + one["total_ns"]
     text = said(capsys, "explain", *tried, "sent-1", "--by", "ttft")
-    assert "All tries together took its client 1.03s to the first token." in text
+    assert "From the first arrival to the first token it took 1.03s." in text
+
+
+def test_a_last_try_that_goes_on_is_told_so_far(tmp_path: Path, capsys: Output) -> None:
+    def cut(run: PlantedRun) -> None:
+        del run.events[-3:]
+
+    journals = [
+        replica(tmp_path / "a", [Planted(outputs=0)], change=routed(1, 1)),
+        replica(tmp_path / "c", [Planted()], at=1 * S, change=routed(1, 2), run=cut),
+    ]
+    assert "From the first arrival on it has taken 1.11s so far." in said(capsys, "explain", *journals, "sent-1")
 
 
 def test_an_attempt_whose_journal_is_not_given_is_missed(tmp_path: Path, capsys: Output) -> None:
