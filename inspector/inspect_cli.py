@@ -19,6 +19,7 @@ from .sources.fleet import FleetSource
 from .sources.http_stream import IsFleet
 from .sources.opening import open_source
 from .sources.source import Source
+from .trace_output import replace_unknown
 from .tui.app import BY_SIGNAL, INTERVAL_S, NanoInspectApp
 from .view import View
 from .web import PORT, serve
@@ -198,6 +199,7 @@ def _fleet_words(source: FleetSource, in_json: bool) -> str:
 
 
 def _print(text: str) -> int:
+    replace_unknown()
     try:
         print(text, end="", flush=True)
     except BrokenPipeError:

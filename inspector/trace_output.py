@@ -1,4 +1,4 @@
-"""The standard output of nano-trace where it fails: closed before the start, full, left by its reader, or not UTF-8."""
+"""The standard output where printing to it fails: closed before the start, full, left by its reader, or not UTF-8."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
 
 
 _PLAIN = "nanolens.plain"
-_IN_ASCII = str.maketrans("█▉▊▋▌▍▎▏…µ", "#####|||.u")
+_IN_ASCII = str.maketrans("█▉▊▋▌▍▎▏…µ·", "#####|||.u-")
 codecs.register_error(_PLAIN, _plain)
 
 

@@ -69,6 +69,14 @@ def test_an_encoding_with_a_rule_of_its_own_keeps_it(tmp_path: Path) -> None:
     assert done.returncode == 0 and rb"n\u2605" in done.stdout
 
 
+def test_nano_inspect_prints_to_any_encoding_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "nanolens.inspector.inspect_cli", str(busy(tmp_path, "n\N{BLACK STAR}"))]
+    for flag in ("--once", "--json"):
+        done = subprocess.run([*command, flag], capture_output=True, timeout=120,
+                              env=os.environ | {"PYTHONIOENCODING": "ascii"})  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, b"") and done.stdout.isascii()
+
+
 def busy(path: Path, name: str) -> Path:
     """A journal in which the request of this name took longest."""
     engine, _ = timed_engine()
