@@ -23,8 +23,8 @@ from ..telemetry.events import (
     StatusChanged,
 )
 from ..telemetry.reader import JournalReader
+from .fleet_cache import HASH_BYTES
 from .fleet_messages import Report
-from .fleet_view import HASH_BYTES
 
 MAX_CHANGES = 1 << 14  # of the cache that are remembered; who has seen less gets the whole cache
 POLL_S = 0.02

@@ -19,8 +19,9 @@ class Route:
             full (the first choice took no more calls).
         order: replicas in the order in which they were to be asked.
         among: replicas that it is compared with: those that could have got it, or all of them where it is pinned.
-        matched: replica -> leading blocks of the prompt that it caches.
-        best_matched: the most that any of those in `among` caches.
+        matched: replica -> leading blocks of the prompt that it is believed to cache.
+        best_matched: the most that any of those in `among` is believed to cache.
+        ages: replica -> seconds since it was asked for what is known of its cache.
         blocks: full blocks of the prompt.
         loads: replica -> requests that it held.
     """
@@ -31,8 +32,14 @@ class Route:
     among: tuple[str, ...] = ()
     matched: dict[str, int] = field(default_factory=dict)
     best_matched: int = 0
+    ages: dict[str, float] = field(default_factory=dict)
     blocks: int = 0
     loads: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def known_ms(self) -> int:
+        """How old at most what was known of its cache was, in milliseconds."""
+        return round(1000 * self.ages.get(self.replica, 0.0))
 
     def taken_by(self, replica: str) -> None:
         """Note who took the call: the first choice, or another one, as that was full."""
@@ -91,7 +98,7 @@ class HttpCall:
             "best_matched_blocks": route.best_matched, "prompt_blocks": route.blocks,
             "load": route.loads.get(route.replica, 0),
             "least_load": min((route.loads.get(name, 0) for name in route.among), default=0),
-            "replicas": len(route.among), "attempt": self.attempt,
+            "replicas": len(route.among), "attempt": self.attempt, "known_ms": route.known_ms,
         }  # fmt: skip
         return record | ({"left": " ".join(sorted(self.avoid))[:MAX_LEFT]} if self.avoid else {})
 

@@ -16,7 +16,7 @@ from ..errors import InvalidRequest
 from ..models.tokenizer import AnyTokenizer
 from .chat import PATH as CHAT
 from .completions import PATH as COMPLETIONS
-from .fleet_view import HASH_BYTES
+from .fleet_cache import HASH_BYTES
 from .prompts import check_messages, check_prompt
 
 MAX_BLOCKS = 1024  # of a prompt: more add nothing to the choice of a replica

@@ -81,6 +81,7 @@ class RouterSpan:
             "nanolens.route.matched_blocks": route.matched.get(route.replica, 0),
             "nanolens.route.best_matched_blocks": route.best_matched,
             "nanolens.route.prompt_blocks": route.blocks,
+            "nanolens.route.known_ms": route.known_ms,
             "nanolens.route.loads": " ".join(f"{name}={load}" for name, load in sorted(route.loads.items())),
         }
 

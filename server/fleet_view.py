@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -10,13 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from .fleet_cache import CacheBelief
 from .fleet_losses import Losses
-from .fleet_messages import HttpCall, Report, Route
+from .fleet_messages import Ask, HttpCall, Report, Route
 
-HASH_BYTES = 8  # of a block, as the journal has it
-RECENT_S = 5.0  # for which a prompt that was sent to a replica counts as cached there, before the journal says so
-LAG_S = 0.5  # that a report may be behind what it tells of
-MAX_RECENT = 1 << 16  # hashes
 MAX_HOMES = 1 << 17  # hashes
 FRESH_S = 30.0
 WORTH = 16  # requests: what a prompt that is cached whole is worth, at least, where a replica runs as many
@@ -30,8 +26,8 @@ class ReplicaView:
 
     Attributes:
         report: the last one.
-        cached: hashes of the blocks that its engine caches.
-        recent: hashes of prompts that were sent to it -> when.
+        cache: what it is believed to cache.
+        asked: when it was asked for the next one.
         in_flight: calls that were sent to it from here and have not ended, by number.
         most: as many as were in flight at once since the last report.
         beside: sequences that it held beside those calls, as the last report had it.
@@ -40,8 +36,8 @@ class ReplicaView:
     """
 
     report: Report
-    cached: set[bytes] = field(default_factory=set)
-    recent: dict[bytes, float] = field(default_factory=dict)
+    cache: CacheBelief
+    asked: float | None = None
     in_flight: set[int] = field(default_factory=set)
     most: int = 0
     beside: int = 0
@@ -61,27 +57,12 @@ class ReplicaView:
         """Blocks that were to be computed there lately."""
         return self.fresh * float(0.5 ** ((now - self.fresh_t) / FRESH_S))
 
-    def matched(self, hashes: Sequence[bytes], since: float) -> int:
-        """How many leading blocks it caches, or is about to, as prompts sent after `since` are computed there."""
-        for count, each in enumerate(hashes):
-            if each not in self.cached and self.recent.get(each, -math.inf) < since:
-                return count
-        return len(hashes)
-
     def take(self, report: Report, now: float) -> None:
         """Take a report."""
         self.report = report
         self.beside = max(0, report.waiting + report.running - self.most)
         self.most = len(self.in_flight)
-        added = set(_split(report.added))
-        gone: Iterable[bytes] = _split(report.removed)
-        if report.is_whole:
-            gone = (self.cached | self.recent.keys()) - added
-        for each in gone:
-            self.cached.discard(each)
-            if self.recent.get(each, now) < now - LAG_S:
-                del self.recent[each]  # it was computed meanwhile, and is gone again
-        self.cached.update(added)
+        self.cache.take(report, now if self.asked is None else self.asked, now)
 
     def begin(self, number: int) -> None:
         """A call was sent there."""
@@ -91,11 +72,16 @@ class ReplicaView:
     def expect(self, hashes: Sequence[bytes], matched: int, now: float) -> None:
         """Note that a prompt was sent there, of which so many blocks are cached."""
         self.fresh, self.fresh_t = self.fresh_at(now) + len(hashes) - matched, now
-        for each in hashes:
-            self.recent.pop(each, None)
-            self.recent[each] = now
-        while self.recent and (len(self.recent) > MAX_RECENT or next(iter(self.recent.values())) < now - RECENT_S):
-            del self.recent[next(iter(self.recent))]
+        self.cache.expect(hashes, now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A call: the replica that holds it ("": none yet), its prefix, and all of its prompt."""
+
+    replica: str = ""
+    prefix: bytes = b""
+    hashes: Sequence[bytes] = ()
 
 
 class FleetView:
@@ -116,7 +102,7 @@ class FleetView:
         self._lock = threading.Lock()
         self._replicas: dict[str, ReplicaView] = {}
         self._last = 0  # number of a call
-        self._calls: dict[int, tuple[str, bytes]] = {}  # number -> the replica that holds it, and its prefix
+        self._calls: dict[int, _Held] = {}
         self._crowds: Counter[bytes] = Counter()  # last hash of a prefix -> calls with it that some replica holds
         self._homes: OrderedDict[bytes, str] = OrderedDict()  # hash -> the replica that prompts with it go to
 
@@ -130,13 +116,16 @@ class FleetView:
         """Of each replica: its last report, calls in flight from here, and how many blocks it is known to cache."""
         with self._lock:
             views = [self._replicas[name] for name in sorted(self._replicas)]
-            return [(view.report, len(view.in_flight), len(view.cached)) for view in views]
+            return [(view.report, len(view.in_flight), len(view.cache)) for view in views]
 
-    def version_of(self, replica: str) -> int:
-        """Up to which change of its cache a replica is known; 0: not at all."""
+    def ask(self, replica: str) -> Ask:
+        """What to ask a replica for: what has changed since its last report."""
         with self._lock:
             view = self._replicas.get(replica)
-            return 0 if view is None else view.report.version
+            if view is None:
+                return Ask(replica)
+            view.asked = self._clock()
+            return Ask(replica, view.report.version)
 
     def update(self, replicas: Iterable[str]) -> None:
         """Take the list of those that run."""
@@ -145,7 +134,7 @@ class FleetView:
             for gone in self._replicas.keys() - names:
                 self.losses.left(self._replicas.pop(gone).report)
             for name in names - self._replicas.keys():
-                self._replicas[name] = ReplicaView(Report(name))
+                self._replicas[name] = self._unknown(name)
 
     def died(self, replica: str) -> None:
         """The process of a replica is gone, whether it is known here any more or not."""
@@ -163,7 +152,7 @@ class FleetView:
         """A call that generates is about to be routed: its number, good until `end`."""
         with self._lock:
             self._last += 1
-            self._calls[self._last] = "", b""
+            self._calls[self._last] = _Held()
             return self._last
 
     def begin(self, replica: str, number: int, hashes: Sequence[bytes]) -> None:
@@ -171,18 +160,18 @@ class FleetView:
         now = self._clock()
         with self._lock:
             before = self._calls.get(number)
-            if before is None or before[0] == replica:
+            if before is None or before.replica == replica:
                 return
             self._leave(number)
             home, depth = self._home(hashes)
             prefix = hashes[depth - 1] if depth else b""
-            self._calls[number] = replica, prefix
+            self._calls[number] = _Held(replica, prefix, hashes)
             self._crowds[prefix] += 1
             if (view := self._replicas.get(replica)) is not None:
                 view.begin(number)
-                matched = view.matched(hashes, now - RECENT_S)
+                matched = view.cache.matched(hashes, now)
                 left = self._replicas.get(home)
-                self._settle(replica, hashes, left is None or left.matched(hashes, now - RECENT_S) < max(1, matched))
+                self._settle(replica, hashes, left is None or left.cache.matched(hashes, now) < max(1, matched))
                 view.expect(hashes, matched, now)
 
     def end(self, number: int) -> None:
@@ -199,11 +188,12 @@ class FleetView:
             return self._choose(names, call)
 
     def _choose(self, names: Sequence[str], call: HttpCall) -> Route:
-        views = {name: self._replicas.get(name) or ReplicaView(Report(name)) for name in names}
+        views = {name: self._replicas.get(name) or self._unknown(name) for name in names}
         loads = {name: view.load for name, view in views.items()}
         now = self._clock()
-        matched = {name: view.matched(call.hashes, now - RECENT_S) for name, view in views.items()}
-        route = Route(loads=loads, matched=matched, blocks=len(call.hashes))
+        matched = {name: view.cache.matched(call.hashes, now) for name, view in views.items()}
+        ages = {name: now - view.cache.as_of for name, view in views.items()}
+        route = Route(loads=loads, matched=matched, ages=ages, blocks=len(call.hashes))
         if call.pinned:
             route.order, route.among, route.reason = (call.pinned,), tuple(names), "pinned"
             route.best_matched = max(matched.values(), default=0)
@@ -266,14 +256,18 @@ class FleetView:
         while len(self._homes) > MAX_HOMES:
             self._homes.popitem(last=False)
 
+    def _unknown(self, replica: str) -> ReplicaView:
+        return ReplicaView(Report(replica), CacheBelief(self._clock()))
+
     def _leave(self, number: int) -> None:
-        replica, crowd = self._calls.pop(number, ("", b""))
-        if (view := self._replicas.get(replica)) is not None:
+        held = self._calls.pop(number, _Held())
+        if (view := self._replicas.get(held.replica)) is not None:
             view.in_flight.discard(number)
-        if replica:
-            self._crowds[crowd] -= 1
-            if not self._crowds[crowd]:
-                del self._crowds[crowd]
+            view.cache.released(held.hashes)
+        if held.replica:
+            self._crowds[held.prefix] -= 1
+            if not self._crowds[held.prefix]:
+                del self._crowds[held.prefix]
 
 
 def _reason(route: Route, views: dict[str, ReplicaView]) -> str:
@@ -291,10 +285,6 @@ def _reason(route: Route, views: dict[str, ReplicaView]) -> str:
 def _tie(name: str, hashes: Sequence[bytes]) -> bytes:
     """Sorts those that are alike by the prompt's first block, so that equal prompts meet."""
     return blake2b(name.encode() + (hashes[0] if hashes else b""), digest_size=8).digest()
-
-
-def _split(hashes: bytes) -> list[bytes]:
-    return [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
 
 
 _FLEETS: dict[str, FleetView] = {}

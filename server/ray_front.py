@@ -315,7 +315,7 @@ class Front:
             await asyncio.sleep(LOOK_S)
 
     async def _ask_report(self, name: str) -> None:
-        ask = Ask(name, self._fleet.version_of(name))
+        ask = self._fleet.ask(name)
         with contextlib.suppress(RayError, RayServeException, TimeoutError, NanolensError):
             async with asyncio.timeout(ASK_S):
                 self._fleet.take(await self._replicas.options(method_name="report").remote(ask))

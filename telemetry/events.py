@@ -89,9 +89,11 @@ class RequestArrived(Event, tag="request.arrived"):
     """A valid request was accepted; its sequences follow as transitions to WAITING ("arrived").
 
     Where a fleet's router sent it, `route` holds what it decided on: `replica`, `reason` (prefix, load, no_blocks,
-    only, full, pinned), `matched_blocks` (of the prompt, that this replica caches), `best_matched_blocks` (that any
-    caches), `prompt_blocks`, `load` (requests that this replica held), `least_load` (that any held), `replicas` (that
-    could have got it), `attempt` (1: the first) and, in later ones, `left` (replicas that did not answer it).
+    only, full, pinned), `matched_blocks` (of the prompt, that it believed this replica to cache; what was found is in
+    prefix.matched), `known_ms` (how old its knowledge of that cache was, at most), `best_matched_blocks` (that it
+    believed any to cache), `prompt_blocks`, `load` (requests that this replica held), `least_load` (that any held),
+    `replicas` (that "any" is one of: those that could have got it, or all for pinned), `attempt` (1: the first) and,
+    in later ones, `left` (replicas that did not answer it).
     """
 
     t: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from nanolens.server.fleet_cache import RECENT_S
 from nanolens.server.fleet_messages import HttpCall, Report
-from nanolens.server.fleet_view import RECENT_S, FleetView, fleet_of
+from nanolens.server.fleet_view import FleetView, fleet_of
 
 PROMPT = tuple(bytes([number]) * 8 for number in range(1, 6))
 OTHER = tuple(bytes([number]) * 8 for number in range(101, 106))
@@ -187,6 +188,68 @@ def test_a_prompt_that_was_sent_and_is_forgotten_again_does_not_count_as_cached(
     assert view.choose(("a", "b"), call()).best_matched == 0
 
 
+def full(view: FleetView) -> None:
+    """Two prompts are cached at a, OTHER is the older one, and its pool has begun to evict."""
+    send(view, "a", OTHER)
+    send(view, "a")
+    view.take(whole("a", PROMPT + OTHER))
+    view.take(Report("a", version=2, added=b"o" * 8))
+    view.take(Report("a", version=3, removed=b"o" * 8))
+
+
+def believed(view: FleetView, hashes: tuple[bytes, ...]) -> int:
+    return view.choose(("a",), call(hashes)).matched["a"]
+
+
+def test_prompts_on_their_way_to_a_full_pool_take_the_place_of_the_oldest_blocks() -> None:
+    view = fleet("a")
+    full(view)
+    new = tuple(bytes([number]) * 8 for number in range(200, 202))
+    number = send(view, "a", new)
+    assert believed(view, OTHER) == 2 and believed(view, PROMPT) == 5  # and a block that is not full goes with them
+    view.take(Report("a", version=4, added=b"".join(new), removed=b"".join(OTHER[4:])))
+    assert believed(view, OTHER) == 4  # what was evicted is known now
+    view.end(number)
+    assert believed(view, new) == 2
+
+
+def test_a_pool_with_room_evicts_nothing() -> None:
+    view = fleet("a")
+    view.take(whole("a", OTHER + PROMPT))
+    send(view, "a", tuple(bytes([number]) * 8 for number in range(200, 205)))
+    assert believed(view, OTHER) == believed(view, PROMPT) == 5
+
+
+def test_what_was_used_last_is_evicted_last() -> None:
+    view = fleet("a")
+    full(view)
+    send(view, "a", OTHER)
+    send(view, "a", (b"n" * 8,))
+    assert believed(view, OTHER) == 5 and believed(view, PROMPT) == 3
+
+
+def test_what_was_computed_and_is_evicted_again_at_once_is_not_cached() -> None:
+    view = fleet("a")
+    send(view, "a")
+    view.take(Report("a", version=1, added=b"".join(PROMPT)))
+    view.take(Report("a", version=2, removed=b"".join(PROMPT)))
+    assert believed(view, PROMPT) == 0
+
+
+def test_a_route_says_how_old_what_is_known_was() -> None:
+    view = fleet("a", "b")
+    clock = view._clock
+    assert isinstance(clock, Clock)
+    view.ask("a")
+    clock.now += 0.05
+    view.take(whole("a"))
+    clock.now += 0.2
+    one = call(pinned="a")
+    one.route = view.choose(("a", "b"), one)
+    one.route.taken_by("a")
+    assert one.route_record()["known_ms"] == 250
+
+
 def test_new_prefixes_spread_over_replicas_that_are_about_equally_loaded() -> None:
     view = fleet("a", "b")
     first = view.choose(("a", "b"), call()).order[0]
@@ -214,7 +277,7 @@ def test_a_report_of_changes_adds_and_removes() -> None:
     view.take(Report("a", version=2, added=OTHER[0], removed=b"".join(PROMPT[2:])))
     assert view.choose(("a", "b"), call()).best_matched == 2
     assert view.choose(("a", "b"), call(OTHER)).best_matched == 1
-    assert view.version_of("a") == 2
+    assert view.ask("a").version == 2
 
 
 def test_replicas_to_avoid_are_asked_only_where_there_are_no_others() -> None:

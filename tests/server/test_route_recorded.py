@@ -26,7 +26,7 @@ from span_checks import roots, spans_of
 PROMPT = tuple(bytes([number]) * 8 for number in range(1, 6))
 BODY = json.dumps({"model": "tiny", "prompt": "hello", "max_tokens": 3, "ignore_eos": True}).encode()
 SENT = {"replica": "b", "reason": "prefix", "matched_blocks": 4, "best_matched_blocks": 4, "prompt_blocks": 5,
-        "load": 1, "least_load": 0, "replicas": 2, "attempt": 1}  # fmt: skip
+        "load": 1, "least_load": 0, "replicas": 2, "attempt": 1, "known_ms": 120}  # fmt: skip
 AGAIN = SENT | {"replica": "a", "reason": "only", "matched_blocks": 0, "best_matched_blocks": 0, "load": 0,
                 "replicas": 1, "attempt": 2, "left": "b"}  # fmt: skip
 Output = pytest.CaptureFixture[str]
@@ -34,10 +34,13 @@ Output = pytest.CaptureFixture[str]
 
 def routed(call: HttpCall, *names: str) -> HttpCall:
     """A call as the router of two replicas leaves it, of which b caches four blocks of PROMPT and runs a request."""
-    view = FleetView(4)
+    now = [10.0]
+    view = FleetView(4, clock=lambda: now[0])
     view.update(("a", "b"))
+    assert {view.ask(name).version for name in ("a", "b")} == {0}
     view.take(Report("a", version=1, is_whole=True))
     view.take(Report("b", version=1, is_whole=True, added=b"".join(PROMPT[:4]), running=1))
+    now[0] += 0.12  # since they were asked
     call.route = view.choose(names or ("a", "b"), call)
     return call
 
@@ -89,14 +92,18 @@ def test_explain_says_why_the_replica_was_chosen(journal: Path, capsys: Output) 
     for name in ("first", "second", "alone"):
         assert main(["explain", str(journal), name]) == 0
         said[name] = " ".join(capsys.readouterr().out.split())
-    assert ("The router chose replica b (prefix): it caches 4 of the prompt's 5 blocks, the most of all; it held 1 "
-            "request, the least loaded 0.") in said["first"]  # fmt: skip
+    assert (
+        "The router chose replica b (prefix): it was believed to cache 4 of the prompt's 5 blocks (as of 120 ms before"
+        "), the most of all, but none of these 4 were found there; it held 1 request, the least loaded 0."
+    ) in said["first"]
     assert "The router chose replica a (only): there was no other to choose" in said["second"]
     assert "this was attempt 2, after b." in said["second"]
     assert "router" not in said["alone"]
     assert main(["explain", str(journal), "--slowest", "9", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["requests"]
-    assert {one["request"]: one["route"] for one in found} == {"first": SENT, "second": AGAIN, "alone": None}
+    assert {one["request"]: one["route"] for one in found} == {
+        "first": SENT | {"found_blocks": 0}, "second": AGAIN, "alone": None
+    }  # fmt: skip
 
 
 def test_spans_in_a_file_tell_it_as_the_journal_does(journal: Path, tmp_path: Path) -> None:
