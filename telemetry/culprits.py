@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from .culprit import HOST_WORDS, MISSES, Culprit, count_words, divided, merged, time_words
 from .culprit_lives import Interval, LifeIndex, clip, joined
-from .culprit_steps import Cover, Share, StepShares
+from .culprit_steps import Share, Stall, StepShares
 from .latency import Breakdown, Latency
 from .latency_tracks import Rest, Track
 
@@ -105,7 +105,7 @@ class CulpritFinder:
     def _next_step(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
         cover = self._steps.cover(self._rested(track, part, until))
         if 2 * sum(stall.amount for stall in self._steps.stalls(cover)) > cover.device.sum():
-            return self._stood_still("step", cover, total)
+            return _stood_still("step", self._steps.stalls(cover), total)
         found = self._by_shares("step", self._steps.prefills(cover, track.seq), total, "a step under way with")
         if not found and cover.device.sum():
             words = "a step of decodes was under way"
@@ -158,16 +158,8 @@ class CulpritFinder:
         return found
 
     def _stalled(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
-        return self._stood_still("stall", self._steps.cover(self._ran(track, until)), total)
-
-    def _stood_still(self, kind: str, cover: Cover, total: int) -> list[Culprit]:
-        """Step by step, what stood still within some windows."""
-        found = self._steps.stalls(cover)
-        weights = divided(total, [stall.amount for stall in found])
-        return [
-            Culprit(kind, "", -1, weight, stall.words, stall.step)
-            for stall, weight in zip(found, weights, strict=True)
-        ]
+        ran = self._ran(track, until)
+        return _stood_still("stall", self._steps.stalls(self._steps.cover(ran)) + self._steps.lost(ran), total)
 
     # Preemptions, moves, pauses
 
@@ -295,6 +287,15 @@ class CulpritFinder:
 def culprits(latency: Latency, breakdown: Breakdown, part: str, by: str = "e2e") -> list[Culprit]:
     """As CulpritFinder.find, for one question; who has several makes one finder."""
     return CulpritFinder(latency).find(breakdown, part, by)
+
+
+def _stood_still(kind: str, found: list[Stall], total: int) -> list[Culprit]:
+    """Step by step, what stood still."""
+    weights = divided(total, [stall.amount for stall in found])
+    return [
+        Culprit("failed" if stall.has_failed else kind, "", -1, weight, stall.words, stall.step)
+        for stall, weight in zip(found, weights, strict=True)
+    ]
 
 
 _Look = Callable[[CulpritFinder, Track, str, int, int], list[Culprit]]

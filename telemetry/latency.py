@@ -79,8 +79,9 @@ class Latency:
     def __init__(self, tracks: LatencyTracks, model: StepCostModel | None = None) -> None:
         self.tracks = tracks
         self.windows = StepWindows(
-            tracks.steps, tracks.pauses, tracks.begin_t, model, tracks.unread_t, tracks.skews, tracks.odd.steps
-        )
+            tracks.steps, tracks.pauses, tracks.begin_t, model, tracks.unread_t, tracks.skews, tracks.odd.steps,
+            tracks.lost,
+        )  # fmt: skip
 
     @property
     def model(self) -> StepCostModel:
@@ -90,8 +91,9 @@ class Latency:
     @property
     def part_names(self) -> tuple[str, ...]:
         """Those of PARTS that this run can have: `rank_skew` only where several ranks told of a step, `stalled_step`
-        only where a step stood still."""
-        lacking = {"rank_skew": not self.tracks.skews, "stalled_step": not self.windows.stall.any()}
+        only where a step stood still, or the engine ended in one."""
+        stalled = self.windows.stall.any() or self.windows.lost is not None
+        lacking = {"rank_skew": not self.tracks.skews, "stalled_step": not stalled}
         return tuple(part for part in PARTS if not lacking.get(part))
 
     def breakdowns(self) -> Iterator[Breakdown]:

@@ -29,7 +29,7 @@ from .state import EngineState
 from .step_costs import pairs_of
 from .time_order import MOST_T, TimeOrder
 from .track_events import TRACK_HANDLERS, join_pause
-from .tracks import RequestTrack, Rest, Run, StepTable, Track, part_of_wait
+from .tracks import LostStep, RequestTrack, Rest, Run, StepTable, Track, part_of_wait
 
 __all__ = ["LatencyTracks", "RequestTrack", "Rest", "Run", "StepTable", "Track"]
 
@@ -53,6 +53,7 @@ class LatencyTracks:
         heads: (t, sequence or -1, reason): who stands at the head of the queue from then on, and why it waits.
         begin_t: where the journal begins.
         unread_t: when the first step was planned that nobody has read yet; 0: none is.
+        failed: step -> what went wrong in it. `lost`: the one that the engine ended in, if any.
         t: the newest event's time.
         order: what had to be settled of the times.
     """
@@ -72,6 +73,8 @@ class LatencyTracks:
         self.heads: list[tuple[int, int, str]] = []
         self.begin_t = 0
         self.unread_t = 0
+        self.failed: dict[int, str] = {}
+        self.lost: LostStep | None = None
         self.t = 0
         self.order = TimeOrder()
         self._begun = self._joined = False
@@ -130,9 +133,12 @@ class LatencyTracks:
     def finish(self, t: int | None = None) -> None:
         """Close, as of `t`, what is still under way; nothing can be applied afterwards."""
         self.t = end = max(self.t, t or 0)
-        last = self.steps.last_step
-        self.unread_t = min((work[0] for step, work in self._planned.items() if step > last), default=0)
+        unread = {step: work[0] for step, work in self._planned.items() if step > self.steps.last_step}
+        self.unread_t = min(unread.values(), default=0)
+        if failed := unread.keys() & self.failed.keys():
+            self.lost = LostStep(min(failed), min(unread), self.failed[min(failed)])
         for track in self.tracks.values():
+            track.lost_from = self.lost.first if self.lost else 0
             if track.end_t:
                 continue
             if self._joined:

@@ -12,6 +12,7 @@ from .events import (
     BlocksSwapped,
     BreakpointHit,
     EngineContinued,
+    EngineError,
     EnginePaused,
     PrefixMatched,
     RequestFinished,
@@ -101,6 +102,11 @@ def _ranks(tracks: LatencyTracks, e: StepRanks) -> None:
         tracks.skews.extend((e.step, skew.slowest, skew.excess_ns))
 
 
+def _failed(tracks: LatencyTracks, e: EngineError) -> None:
+    reason = e.message.removeprefix(f"step {e.step} failed: ")
+    tracks.failed.setdefault(e.step, reason)
+
+
 def _retried(tracks: LatencyTracks, e: StepRetried) -> None:
     tracks.odd.steps.add(e.step)
 
@@ -128,6 +134,7 @@ TRACK_HANDLERS: dict[type, Callable[[LatencyTracks, Any], None]] = {
     EnginePaused: _engine_paused,
     EngineContinued: _engine_continued,
     BreakpointHit: _breakpoint_hit,
+    EngineError: _failed,
     StepRanks: _ranks,
     StepRetried: _retried,
     StreamStalled: _stalled,

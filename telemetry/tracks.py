@@ -78,6 +78,7 @@ class Track:
     num_output_tokens: int = 0
     high: int = 0  # most tokens that it ever had computed
     decode_from: tuple[int, int] | None = None  # (first step, keys) of the decodes that are going on
+    lost_from: int = 0  # steps from this one on were lost with the engine: what they computed, nobody read; 0: none
 
     @property
     def num_prompt_computed(self) -> int:
@@ -85,7 +86,8 @@ class Track:
         return sum(
             max(0, min(start + count, self.num_prompt_tokens) - start - known)
             for run in self.runs
-            for _, start, count, known in run.chunks
+            for step, start, count, known in run.chunks
+            if not 0 < self.lost_from <= step
         )
 
     @property
@@ -122,6 +124,21 @@ class Track:
         self.num_blocks += change
         self.blocks.append(t)
         self.blocks.append(self.num_blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class LostStep:
+    """One that the engine ended in, so that nobody has read it.
+
+    Attributes:
+        step: its number.
+        first: the first step that was not read: this one, or one before it that was in flight with it.
+        reason: what went wrong, in words.
+    """
+
+    step: int
+    first: int
+    reason: str
 
 
 @dataclass(slots=True)

@@ -74,6 +74,8 @@ def words(cause: Cause) -> str:
         return f"waiting for the slowest rank: {ranks}" + (f" ({_longest(top)})" if top else "")
     if cause.name == "stalled_step":
         more = f", and {len(cause.culprits) - 1} more" if len(cause.culprits) > 1 else ""
+        if top and top.kind == "failed":
+            return f"in {top.words}{more}"
         return f"while the process or the machine stood still{f': {top.words}{more}' if top else ''}"
     if cause.name == "back_pressure":
         return f"waiting for its own reader, which {top.words if top else 'took the stream too slowly'}"

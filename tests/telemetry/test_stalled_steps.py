@@ -11,6 +11,7 @@ import pytest
 from fake_engine import FakeEngine
 from latency_checks import check_exact
 from nanolens.engine.plan import StepPlan
+from nanolens.errors import EngineDead
 from nanolens.telemetry.culprits import culprits
 from nanolens.telemetry.events import StepRetried
 from nanolens.telemetry.latency import Breakdown, Latency
@@ -146,3 +147,39 @@ def test_the_first_prompt_with_a_sampling_parameter_may_make_something_ready(
     request = engine.add(prompt(20, 99), 2, **params)
     engine.run()
     assert ("stalled_step" not in told(engine, request)[1].parts) == is_first
+
+
+@pytest.mark.parametrize(("at", "computed"), [(1, "0 of 8"), (10, "8 of 8")], ids=["prefill", "decode"])
+def test_the_step_that_the_engine_ends_in_is_what_its_requests_waited_for(at: int, computed: str) -> None:
+    """As where a rank hangs: nobody read what the step computed."""
+    engine, clock = timed_engine(num_blocks=64)
+    collect = engine.runner.collect
+
+    def hang(handle: Any) -> Any:
+        if engine.core.scheduler.step == at:
+            clock.now += 5_000 * MS
+            engine.runner.sound = False
+            raise EngineDead("rank 1 of 2 hangs")
+        return collect(handle)
+
+    engine.runner.collect = hang  # type: ignore[method-assign]
+    request = engine.add(prompt(8), 40)
+    while engine.core.requests:
+        engine.step()
+    latency, breakdown = told(engine, request)
+    assert 5_000 * MS <= breakdown.parts["stalled_step"] < 5_010 * MS
+    assert "own_prefill" not in breakdown.parts or at > 1
+    assert "stalled_step" in latency.part_names
+    (cause,) = culprits(latency, breakdown, "stalled_step")
+    assert (cause.kind, cause.step, cause.weight_ns) == ("failed", at, breakdown.parts["stalled_step"])
+    text = verdict(latency, breakdown)
+    assert f"in step {at}, which failed: EngineDead: rank 1 of 2 hangs." in text.headline
+    assert f"{breakdown.track.num_prompt_computed} of 8" == computed
+
+
+def test_a_step_that_is_still_under_way_has_not_failed() -> None:
+    engine, _ = timed_engine(num_blocks=64)
+    request = engine.add(prompt(8), 40)
+    engine.core._launch(engine.core.scheduler.plan())  # type: ignore[arg-type]
+    latency, breakdown = told(engine, request)
+    assert "stalled_step" not in breakdown.parts and latency.tracks.lost is None
