@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .errors import ApiError
+from .fleet_paths import split_replica
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/version", "/openapi.json", "/docs", "/redoc", "/"})
 # On loopback without a key, elsewhere only with one; behind /replicas/ID the replica asks once more.
@@ -78,7 +79,8 @@ class AuthMiddleware:
 
     def _refusal(self, scope: Scope) -> ApiError | None:
         path: str = scope["path"]
-        if path in OPEN_PATHS or path.startswith("/docs/"):
+        inner = split_replica(path)[1]
+        if inner in OPEN_PATHS or inner.startswith("/docs/"):
             return None
         is_control = path.startswith(CONTROL_PREFIXES)
         if is_control and not self._control_needs_key and is_local(scope):

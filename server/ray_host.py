@@ -83,12 +83,16 @@ def main() -> None:
         )  # fmt: skip
         with signals_left_alone():  # Ray has taken them
             try:
-                sys.stdout.write(json.dumps({"address": ray.get_runtime_context().gcs_address}) + "\n")
-                sys.stdout.flush()
+                with contextlib.suppress(BrokenPipeError):  # the starter is gone, which its input says, too
+                    os.write(sys.stdout.fileno(), _line({"address": ray.get_runtime_context().gcs_address}))
                 sys.stdin.buffer.read()
             finally:
                 with contextlib.suppress(Exception):  # Ray's own: it may be gone
                     ray.shutdown()
+
+
+def _line(value: dict[str, str]) -> bytes:
+    return (json.dumps(value) + "\n").encode()
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ def call(
     return sent[0]["status"], json.loads(sent[1]["body"]), headers
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready", "/version", "/openapi.json"])
+@pytest.mark.parametrize("path", ["/health", "/ready", "/version", "/openapi.json", "/replicas/a/health"])
 def test_some_paths_are_open_to_everyone(path: str) -> None:
     assert call(scope(path, REMOTE), KEY)[0] == 200
 
