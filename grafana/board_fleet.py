@@ -42,7 +42,8 @@ REPLICAS = Row(
         Panel(
             "timeseries", "Replicas lost",
             "How many were lost over the time shown, by how: engine_gone failed or its process died, engine_silent "
-            "gave no answers, process_gone died itself. Replicas that are replaced in order do not count.",
+            "gave no answers, process_gone died itself, process_silent stood still. Replicas that are replaced in "
+            "order do not count.",
             "none",
             (Query(total(f"increase({of_address(LOST)}[{INTERVAL}])", "reason"), "{{reason}}", high=1e3),),
             steps=((None, GOOD), (1e-9, BAD)), traces=FAILED,

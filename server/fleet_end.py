@@ -13,6 +13,7 @@ from .startup import say
 
 LOOK_S = 0.25  # between two questions to the front
 ASK_S = 5.0  # for the answer to one; a front that has died is back within seconds
+KILL_S = 30.0  # for it to find out which replicas are silent; it counts no time in which it stood still itself
 
 
 class Ended(Enum):
@@ -61,6 +62,14 @@ def drain(
     if left:
         say(f"{left} answers are cut: their replicas, or their clients, take no end")
     return Ended.CUT
+
+
+def kill_silent(handle: Any, ask_s: float = KILL_S) -> int:
+    """Have those replicas killed that give no sign of life, which Ray would wait for: how many."""
+    killed, trouble = _asked(handle, "kill_silent", ask_s)
+    if trouble:
+        say(f"which replicas are silent is not known: {trouble}")
+    return killed or 0
 
 
 def _asked(handle: Any, method: str, seconds: float) -> tuple[int | None, str]:

@@ -20,7 +20,7 @@ from .. import __version__
 from ..errors import InvalidConfig, NanolensError
 from ..telemetry.registry import announced_server
 from .engine_process import LOG_LEVEL, start_logging
-from .fleet_end import ASK_S, LOOK_S, Ended, drain, within
+from .fleet_end import ASK_S, LOOK_S, Ended, drain, kill_silent, within
 from .lifecycle import bind
 from .ray_host import NODE, RayHost
 from .settings import ServeSettings, check_place
@@ -31,7 +31,9 @@ LOGGING = {"log_level": "WARNING"}  # of Ray Serve's processes
 DELETE_S = 45.0  # for the replicas to end their engines, and for Ray to end the replicas
 LEAVE_S = 5.0  # for Ray to let go of this process
 ONE_S = 0.3  # signals closer than that are one: `timeout` and some shells send each twice, to the process and its group
-_OWN = {"RAY_AUTH_MODE": "token"}  # of a Ray that is started here
+_OWN = {  # of a Ray that is started here
+    "RAY_AUTH_MODE": "token", "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "nanolens.server.ray_proxy:middlewares",
+}  # fmt: skip
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_ENABLE_AUTO_CONNECT": "0",  # or a call that comes after the end starts another Ray
@@ -169,12 +171,16 @@ def _serve(settings: ServeSettings, keys: Sequence[str], port: int, signals: Sig
             _welcome(settings, port, began)
             _serve_until_told(settings, signals, deploy, deployments)
             ended = drain(first.handle, settings.drain_seconds, signals.hurry, _is_replacing)
+            killed = 0 if ended is Ended.WITHOUT_FRONT else kill_silent(first.handle)
     finally:
         is_there = within(ASK_S, serve.status)  # each step without it would take as long as it may
         if not (is_there and within(DELETE_S, lambda: serve.delete(APP))):  # a cluster that others use keeps its Serve
             say("some replicas have not ended in time, or Ray is gone; what is left is ended")
         for each in deployments:
             each.join(LEAVE_S)  # it sees that the application is gone; after Ray's end it would break this process
+    if killed:
+        say(f"ended; {killed} replicas gave no sign of life and were killed: what their journals lack is lost")
+        return False
     say("ended" if ended is not Ended.WITHOUT_FRONT else "ended; the front was gone before")
     return True
 

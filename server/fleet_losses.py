@@ -18,6 +18,7 @@ class Loss(StrEnum):
 
     ENGINE_GONE = "engine_gone"  # its engine failed, or the engine's process died
     ENGINE_SILENT = "engine_silent"  # its engine gave no answer, or let work wait without a step, and it was replaced
+    PROCESS_SILENT = "process_silent"  # its own process gave no sign of life, and it was replaced
     PROCESS_GONE = "process_gone"  # its own process died, or the machine with it
 
 
@@ -56,14 +57,21 @@ class Losses:
         """The last MAX_RECENT of them, the oldest first."""
         return list(self._recent.values())
 
-    def left(self, report: Report) -> None:
-        """A replica has left the list of those that run, with this as its last report: lost if it was in trouble."""
-        if report.trouble:
+    def left(self, report: Report, is_silent: bool = False) -> None:
+        """A replica has left the list of those that run, with this as its last report: lost if it was in trouble.
+
+        Args:
+            report: the last one.
+            is_silent: whether there was no sign of life after it.
+        """
+        if is_silent:
+            self._note(report.replica, Loss.PROCESS_SILENT)
+        elif report.trouble:
             self._note(report.replica, Loss.ENGINE_GONE if report.is_engine_gone else Loss.ENGINE_SILENT)
 
-    def died(self, report: Report) -> None:
+    def died(self, report: Report, is_silent: bool = False) -> None:
         """A replica's process is gone, and this was its last report."""
-        self.left(report)  # what was wrong before is why
+        self.left(report, is_silent)  # what was wrong before is why
         self._note(report.replica, Loss.PROCESS_GONE)
 
     def _note(self, replica: str, how: Loss) -> None:

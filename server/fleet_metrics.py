@@ -25,7 +25,7 @@ class RouterMetrics:
         wanted: replicas that there should be, at least.
 
     Attributes:
-        routed: calls by replica and reason.
+        routed: requests by the replica that answered, and why it was chosen.
         retried: calls that another replica answered, by the replica that had not.
         broken: answers that ended in an error because their replica, or its engine, was gone.
     """

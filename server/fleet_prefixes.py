@@ -4,6 +4,7 @@ engines with the same key have them. Sends nothing.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ MAX_CHARS = 1 << 15  # of a text: what is behind is not tokenized here
 CUT_TOKENS = 8  # at the end of a text that was cut, which may read otherwise in the whole one
 
 GENERATING = (COMPLETIONS, CHAT)
+_RESUME = re.compile(r"/v1/requests/([^/]+)/resume")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,12 @@ class Asked:
     hashes: tuple[bytes, ...] = ()
     count: int = 1
     may_pause: bool = False
+
+
+def resumed(path: str) -> str:
+    """The id of the paused request that a path lets go on; "": it is another one."""
+    found = _RESUME.fullmatch(path)
+    return found[1] if found is not None else ""
 
 
 class PromptHashes:

@@ -31,6 +31,10 @@ class Elsewhere(Exception):
     """A replica does not answer a call, and another one may."""
 
 
+class Silent(Elsewhere):
+    """It gives no sign of life, and where there is no other one, asking it again helps nobody."""
+
+
 @dataclass
 class Attempt:
     """One try: the messages of the answer, and how to give it up.
@@ -70,6 +74,7 @@ class Relay:
         self._ask, self._others, self._on_head = ask, others, on_head
         self._metrics, self._span = metrics, span
         self._passing = Passing(send)
+        self._is_noted = self._is_counted = False
 
     async def run(self, call: HttpCall) -> None:
         """Answer it, with an error where no replica does. A client that is gone is the caller's to notice."""
@@ -84,17 +89,19 @@ class Relay:
                 return
             except asyncio.CancelledError:
                 self._note(call)
+                self._count(call)
                 raise
             except Elsewhere as error:
                 tried = call.route.replica or next(iter(call.route.order), "")
                 avoid |= {tried}
                 self._span.left(tried, str(error))
-                if number < MAX_TRIES and self._passing.can_begin_anew:
+                if self._may_try_again(call, error, avoid):
                     self._metrics.retried[tried] += 1
                     continue
+                self._count(call)
                 self._metrics.broken[tried] += 1
                 self._span.error = f"replica {tried}: {error}"
-                await self._passing.fail(_broken(tried, self._passing.has_generated))
+                await self._passing.fail(_broken(tried, error, self._passing.has_generated))
                 return
             finally:
                 if code := self._passing.lost:
@@ -109,6 +116,12 @@ class Relay:
         """Whether the client has got the whole answer of a replica."""
         return self._passing.has_ended
 
+    def _may_try_again(self, call: HttpCall, error: Elsewhere, avoid: frozenset[str]) -> bool:
+        """Whether a call that failed may be sent once more."""
+        if isinstance(error, Silent) and (call.pinned or not self._others(avoid)):
+            return False
+        return call.attempt < MAX_TRIES and self._passing.can_begin_anew
+
     async def _follow(self, attempt: Attempt, call: HttpCall, avoid: frozenset[str]) -> None:
         """Pass an answer on."""
         async for messages in attempt.messages:
@@ -120,6 +133,8 @@ class Relay:
                     self._passing.must_take()
             for message in messages:
                 await self._passing.take(message)
+            if not self._passing.can_begin_anew:
+                self._count(call)
         if not self._passing.has_ended:
             raise Elsewhere("the answer has no end")
 
@@ -128,8 +143,12 @@ class Relay:
         if not self._is_noted and call.route.replica:
             self._is_noted = True
             self._span.note(call.route)
-            if call.generates:
-                self._metrics.routed[call.route.replica, call.route.reason] += 1
+
+    def _count(self, call: HttpCall) -> None:
+        """Count a request, once: at the replica that its answer, or its last error, is of."""
+        if not self._is_counted and call.generates and call.route.replica:
+            self._is_counted = True
+            self._metrics.routed[call.route.replica, call.route.reason] += 1
 
 
 class Passing:
@@ -275,7 +294,8 @@ def _is_opening(choice: Any) -> bool:
     return "role" in delta and not delta.get("content")
 
 
-def _broken(replica: str, in_the_middle: bool) -> ApiError:
+def _broken(replica: str, error: Elsewhere, in_the_middle: bool) -> ApiError:
     words = "in the middle of the answer" if in_the_middle else "and no other replica has taken the request"
-    return ApiError(503, f"replica {replica or '(none)'} is gone {words}; send the request again", code="replica_died",
+    state, code = (f"gives {error}", "replica_silent") if isinstance(error, Silent) else ("is gone", "replica_died")
+    return ApiError(503, f"replica {replica or '(none)'} {state} {words}; send the request again", code=code,
                     headers={"Retry-After": "1"})  # fmt: skip

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from .fleet_cache import CacheBelief
@@ -93,11 +93,13 @@ class FleetView:
 
     Attributes:
         losses: replicas that were lost.
+        silent: why replicas that give no sign of life get no calls, in words.
     """
 
     def __init__(self, max_num_seqs: int = 256, clock: Callable[[], float] = time.monotonic) -> None:
         self.max_num_seqs = max_num_seqs
         self.losses = Losses()
+        self.silent: dict[str, str] = {}
         self._clock = clock
         self._lock = threading.Lock()
         self._replicas: dict[str, ReplicaView] = {}
@@ -113,10 +115,14 @@ class FleetView:
             return tuple(sorted(self._replicas))
 
     def reports(self) -> list[tuple[Report, int, int]]:
-        """Of each replica: its last report, calls in flight from here, and how many blocks it is known to cache."""
+        """Of each replica: its last report, calls in flight from here, and how many blocks it is known to cache.
+
+        That one has fallen silent since its report is in there, too.
+        """
         with self._lock:
             views = [self._replicas[name] for name in sorted(self._replicas)]
-            return [(view.report, len(view.in_flight), len(view.cache)) for view in views]
+            reports = [replace(each.report, trouble=self._trouble(each.report)) for each in views]
+            return [(it, len(each.in_flight), len(each.cache)) for it, each in zip(reports, views, strict=True)]
 
     def ask(self, replica: str) -> Ask:
         """What to ask a replica for: what has changed since its last report."""
@@ -132,7 +138,7 @@ class FleetView:
         with self._lock:
             names = set(replicas)
             for gone in self._replicas.keys() - names:
-                self.losses.left(self._replicas.pop(gone).report)
+                self.losses.left(self._replicas.pop(gone).report, gone in self.silent)
             for name in names - self._replicas.keys():
                 self._replicas[name] = self._unknown(name)
 
@@ -140,7 +146,7 @@ class FleetView:
         """The process of a replica is gone, whether it is known here any more or not."""
         with self._lock:
             view = self._replicas.pop(replica, None)
-            self.losses.died(view.report if view is not None else Report(replica))
+            self.losses.died(view.report if view is not None else Report(replica), replica in self.silent)
 
     def take(self, report: Report) -> None:
         """Take a report; one of a replica that is gone is dropped."""
@@ -198,7 +204,7 @@ class FleetView:
             route.order, route.among, route.reason = (call.pinned,), tuple(names), "pinned"
             route.best_matched = max(matched.values(), default=0)
             return route
-        sound = [name for name in names if not views[name].report.trouble] or list(names)
+        sound = [name for name in names if not self._trouble(views[name].report)] or list(names)
         open_to = [name for name in sound if name not in call.avoid] or sound
         prices = self._prices({name: views[name] for name in open_to}, matched, call.hashes, now)
         route.order = tuple(sorted(open_to, key=lambda name: (prices[name], loads[name], _tie(name, call.hashes))))
@@ -258,6 +264,9 @@ class FleetView:
 
     def _unknown(self, replica: str) -> ReplicaView:
         return ReplicaView(Report(replica), CacheBelief(self._clock()))
+
+    def _trouble(self, report: Report) -> str:
+        return self.silent.get(report.replica, "") or report.trouble
 
     def _leave(self, number: int) -> None:
         held = self._calls.pop(number, _Held())

@@ -19,8 +19,10 @@ from .settings import ServeSettings, load_settings
 
 ROOM = 64  # calls of a replica beside those that generate: looks at it, and those that it refuses
 HEALTH_S = 2.0  # between two looks of Ray at a replica
+HEALTH_TIMEOUT_S = 8.0  # for the answer; a replica of which three times in a row none comes is replaced
 GRACE_S = 40.0  # beyond the drain, for a replica to end what runs and its engine, before Ray kills it
 FRONT_GRACE_S = 45.0  # the same of the front, which passes on how the replicas' answers end
+LOOK_BACK_S = 11.0  # for the mean wait: longer than the 10 s after which replicas tell Ray of it, or Ray warns
 START_TRIES = 3  # of a replica, before the fleet counts as one that can't start
 
 
@@ -68,7 +70,7 @@ class Fleet:
             count = {"autoscaling_config": _scaling(settings)}
         return serve.deployment(
             Replica, name="Replica", ray_actor_options=self._actor_options, max_ongoing_requests=room,
-            health_check_period_s=HEALTH_S, health_check_timeout_s=settings.stall_seconds,
+            health_check_period_s=HEALTH_S, health_check_timeout_s=HEALTH_TIMEOUT_S,
             graceful_shutdown_timeout_s=settings.drain_seconds + GRACE_S, graceful_shutdown_wait_loop_s=0.2,
             max_surge_percent=0 if self._takes_gpus else 1,  # rounded up: one at a time
             max_constructor_retry_count=START_TRIES, logging_config={"enable_access_log": False},
@@ -85,7 +87,7 @@ def _scaling(settings: ServeSettings) -> AutoscalingConfig:
     policy = AutoscalingPolicy(policy_function=ByQueueAge, policy_kwargs=kwargs)
     return AutoscalingConfig(
         min_replicas=settings.replicas or 1, max_replicas=settings.max_replicas, policy=policy,
-        upscale_delay_s=settings.scale_queue_s, look_back_period_s=max(5.0, settings.scale_queue_s),
+        upscale_delay_s=settings.scale_queue_s, look_back_period_s=max(LOOK_BACK_S, settings.scale_queue_s),
     )  # fmt: skip
 
 

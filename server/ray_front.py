@@ -17,7 +17,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .. import __version__
-from ..errors import NanolensError
 from .asgi_calls import call_of
 from .auth import ApiKeys, AuthMiddleware
 from .body_limit import BodyLimit
@@ -28,18 +27,18 @@ from .fleet_ids import FleetIds, Names
 from .fleet_messages import Ask, HttpCall
 from .fleet_metrics import RouterMetrics
 from .fleet_paths import OF_ONE, is_own, split_replica
-from .fleet_prefixes import GENERATING, PromptHashes
+from .fleet_prefixes import GENERATING, PromptHashes, resumed
 from .fleet_relay import Attempt, Elsewhere, Relay
 from .fleet_retiring import END_S, HEARD_S, Word
+from .fleet_silence import Silence, health
 from .fleet_spans import RouterSpan, RouterSpans
 from .fleet_view import fleet_of
 from .front_answer import FrontAnswer, known_error
+from .ray_lookout import ASK_S, LOOK_S, Lookout
 from .request_ids import HEADER, RequestIds, goes_by, new_id, request_id_of
 from .settings import ServeSettings
 from .startup import load_tokenizer_alone
 
-LOOK_S = 0.25  # between two questions to a replica
-ASK_S = 5.0  # for the answer to one
 MAX_CHOICES = 512  # that /debug/fleet shows
 TRACEPARENT = b"traceparent"
 _NAME = HEADER.encode()
@@ -69,9 +68,9 @@ class Front:
         self._hashes = PromptHashes(tokenizer, settings.engine.block_size, block_key)
         self._spans = RouterSpans.to(settings.model_names[0], settings.engine.otlp)
         self._metrics = RouterMetrics(self._fleet, settings.replicas or 1)
-        self._ids = FleetIds()
+        self._ids, self._silence = FleetIds(), Silence(self._fleet)
+        self._lookout = Lookout(replicas, self._fleet, self._silence)
         self._choices: deque[dict[str, object]] = deque(maxlen=MAX_CHOICES)
-        self._asking: dict[str, asyncio.Task[None]] = {}
         self._watch: asyncio.Task[None] | None = None
         self._open = 0  # requests that are being answered
         self._stopping, self._word = False, Word.GO_ON
@@ -81,7 +80,7 @@ class Front:
     async def record_replica_metadata(self) -> dict[str, str]:
         """Called by Ray once, before any request: waits for a replica, and begins to look at all of them."""
         await self._replicas.options(method_name="report").remote(Ask(""))  # of any; this makes the router
-        self._watch = asyncio.get_running_loop().create_task(self._look())
+        self._watch = asyncio.get_running_loop().create_task(self._lookout.run())
         return {}
 
     async def __call__(self, request: Request) -> Response:
@@ -103,10 +102,15 @@ class Front:
                     await asyncio.sleep(LOOK_S / 5)
         return self._num_open()
 
+    async def kill_silent(self) -> int:
+        """Have Ray kill the replicas that give no sign of life, which would hold up the end: how many."""
+        return await self._lookout.kill_silent()
+
     def _num_open(self) -> int:
         """Answers that have not ended: of this front, or else of the one that it has replaced."""
-        reports = [report for report, _, _ in self._fleet.reports() if not report.trouble]
-        return self._open or sum(each.running + each.waiting for each in reports)
+        reports = [report for report, _, _ in self._fleet.reports()]
+        known = [each for each in reports if not each.trouble and self._silence.is_fresh(each.replica)]
+        return self._open or sum(each.running + each.waiting for each in known)
 
     async def word(self, replica: str) -> Word:
         """What a replica that asks is told."""
@@ -146,13 +150,13 @@ class Front:
         if is_own(call.method, call.path):
             match call.path:
                 case "/metrics":
-                    return await self._scrape(call, known)
+                    return await self._scrape(call, [name for name in known if name not in self._fleet.silent])
                 case "/debug/fleet":
                     return json_response(self._shown())
                 case "/version":
                     return json_response({"version": __version__, "model": self._settings.model_names[0],
                                           "replicas": list(known)})  # fmt: skip
-            return self._health(known)
+            return self._health(call.path == "/ready")
         if call.path.startswith(OF_ONE):
             raise ApiError(404, f"{call.path[:200]} is of one replica: ask for /replicas/ID{call.path[:200]}, where ID "
                            f"is one of {_listed(known)}", code="not_found")  # fmt: skip
@@ -161,7 +165,9 @@ class Front:
 
     async def _pass_on(self, call: HttpCall, scope: Scope, send: Send) -> None:
         """Have a replica answer, within a span of the router."""
-        call.generates = call.method == "POST" and call.path in GENERATING
+        self._silence.check(call.pinned)
+        goes_on = resumed(call.path)
+        call.generates = call.method == "POST" and (call.path in GENERATING or bool(goes_on))
         if call.generates:
             if self._stopping:
                 raise ApiError(503, "the fleet is stopping; send the request again, to another one or later",
@@ -176,12 +182,12 @@ class Front:
             return self._ask(each)
 
         def on_head(request: str) -> None:
-            if call.generates and request != names.name:  # its replica gave it another one
+            if call.generates and not goes_on and request != names.name:  # its replica gave it another one
                 self._ids.rename(names, request)
 
         relay = Relay(ask, send, self._has_others, self._metrics, span, on_head)
         try:
-            if call.generates:
+            if call.generates and not goes_on:
                 await self._prepare(call, names)
                 goes_by(scope, names.name)
             call.headers = [(key, value) for key, value in call.headers if key not in (TRACEPARENT, _NAME)]
@@ -197,7 +203,7 @@ class Front:
             if call.generates:
                 self._open -= 1
                 self._ids.drop(names, relay.has_ended)
-                span.attributes["nanolens.request"] = names.name
+                span.attributes["nanolens.request"] = goes_on or names.name
                 self._choices.append({"trace_id": f"{span.trace_id:032x}", "error": span.error, **span.attributes})
                 self._spans.end(span)
 
@@ -242,13 +248,12 @@ class Front:
                 logger.warning("a replica is gone: %s", error)
                 raise Elsewhere("gone") from error
 
-        return Attempt(messages(), response.cancel, lambda: self._fleet.end(call.number))
+        return Attempt(self._silence.read(call, messages()), response.cancel, lambda: self._fleet.end(call.number))
 
-    def _health(self, known: Sequence[str]) -> Response:
-        reason = "the fleet is stopping" if self._stopping else "" if known else "no replica runs"
-        if reason:
-            return json_response({"status": "not ready", "reason": reason, "replicas": len(known)}, 503)
-        return json_response({"status": "ok", "replicas": len(known)})
+    def _health(self, is_ready: bool) -> Response:
+        """The answer of /ready, or else of /health."""
+        reports = [report for report, _, _ in self._fleet.reports()]
+        return health(reports, "the fleet is stopping" if is_ready and self._stopping else "", is_ready)
 
     def _shown(self) -> dict[str, object]:
         """The fleet, for people and tools."""
@@ -301,24 +306,6 @@ class Front:
         finally:
             attempt.cancel()
         return kind, body
-
-    async def _look(self) -> None:
-        """Ask the replicas how they are, again and again; one that does not answer holds no other up."""
-        while True:
-            for name in self._fleet.replicas:
-                if name not in self._asking:
-                    task = asyncio.get_running_loop().create_task(
-                        self._ask_report(name), context=contextvars.Context()
-                    )
-                    self._asking[name] = task
-                    task.add_done_callback(lambda done, name=name: self._asking.pop(name, None))  # type: ignore[misc]
-            await asyncio.sleep(LOOK_S)
-
-    async def _ask_report(self, name: str) -> None:
-        ask = self._fleet.ask(name)
-        with contextlib.suppress(RayError, RayServeException, TimeoutError, NanolensError):
-            async with asyncio.timeout(ASK_S):
-                self._fleet.take(await self._replicas.options(method_name="report").remote(ask))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -104,6 +104,7 @@ def test_a_request_that_waited_at_a_replica_that_died_is_answered_by_another() -
     assert (replicas.run(), replicas.status) == (b"{}", 200)
     assert [(call.attempt, call.avoid) for call in replicas.asked] == [(1, frozenset()), (2, frozenset("a"))]
     assert replicas.metrics.retried == {"a": 1} and not replicas.metrics.broken
+    assert replicas.metrics.routed == {("b", "load"): 1}
     assert replicas.span.tries == [("a", "gone")] and not replicas.span.error
 
 
@@ -210,6 +211,7 @@ def test_where_a_request_went_is_known_though_its_client_left_before_the_answer(
 def test_a_replica_without_room_is_left_for_another(status: int) -> None:
     replicas = Replicas([head(status), body(b"full")], [head(), body(b"{}")])
     assert (replicas.run(), replicas.status) == (b"{}", 200)
+    assert replicas.metrics.routed == {("b", "load"): 1}
 
 
 def test_where_no_replica_is_left_its_refusal_is_the_answer() -> None:

@@ -128,6 +128,8 @@ def test_the_front_takes_the_methods_that_one_server_takes(fleet: FleetServer, t
     for method in ("POST", "HEAD", "DELETE"):
         for path in ("/health", "/ready", "/version", "/metrics"):
             assert fleet.request(method, path).status == tiny_server.request(method, path).status, (method, path)
+    for path in ("/health", "/ready"):
+        assert fleet.get(path).json["status"] == tiny_server.get(path).json["status"]
 
 
 def test_a_fleet_is_found_on_this_machine(fleet: FleetServer) -> None:

@@ -40,6 +40,10 @@ def fleet(
         yield server
 
 
+def test_it_starts_without_a_warning(fleet: FleetServer) -> None:
+    assert "arning" not in fleet.said
+
+
 def test_without_a_key_nobody_gets_in(fleet: FleetServer) -> None:
     assert fleet.post("/v1/completions", completion("x")).status == 401
     assert fleet.post("/v1/completions", completion("x"), {"Authorization": "Bearer another-key"}).status == 401
@@ -91,9 +95,13 @@ def test_a_signal_to_the_group_and_a_second_one_end_it_as_they_end_one_server(fl
     journals = [each["journal"] for each in fleet.replicas().values()]
     with fleet.stream("/v1/completions", completion("x", **LONG | {"n": 8}), HEADERS) as wire:
         next(wire.events())
+        paused = fleet.post("/v1/completions", completion("x", max_tokens=1, on_stop="pause"), HEADERS).json["id"]
         os.killpg(fleet.process.pid, signal.SIGTERM)
         fleet.wait_until(lambda: fleet.get("/ready").status == 503, "draining")
-        assert fleet.post("/v1/completions", completion("x"), HEADERS).error["code"] == "stopping"
+        for path, body in (("/v1/completions", completion("x")), (f"/v1/requests/{paused}/resume", {"max_tokens": 3})):
+            refused = fleet.post(path, body, HEADERS)
+            assert (refused.status, refused.error["code"]) == (503, "stopping")
+        assert fleet.get("/health").status == 200  # a restart would not help
         time.sleep(2 * ONE_S)  # or it counts as the same one
         fleet.process.send_signal(signal.SIGINT)
         ends = [choice["finish_reason"] for chunk in wire.chunks() for choice in chunk["choices"]]

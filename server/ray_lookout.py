@@ -1,0 +1,77 @@
+"""The front's look at the replicas: it asks each how it is, again and again, and has those killed that stay silent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import Collection
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+from ray.util import list_named_actors
+
+from ..errors import NanolensError
+from .fleet_silence import SILENT_S, Silence
+from .fleet_view import FleetView
+
+LOOK_S = 0.25  # between two questions to a replica
+ASK_S = 5.0  # for the answer to one
+
+
+class Lookout:
+    """Looks at the replicas of a fleet.
+
+    Args:
+        replicas: handle of their deployment.
+        fleet: told what they report.
+        silence: told of their signs of life.
+    """
+
+    def __init__(self, replicas: Any, fleet: FleetView, silence: Silence) -> None:
+        self._replicas, self._fleet, self._silence = replicas, fleet, silence
+        self._asking: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Ask them, again and again; one that does not answer holds no other up."""
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        while True:
+            for name in self._fleet.replicas:
+                if name not in self._asking:
+                    task = loop.create_task(self._ask_report(name), context=contextvars.Context())
+                    self._asking[name] = task
+                    task.add_done_callback(lambda done, name=name: self._asking.pop(name, None))  # type: ignore[misc]
+            await asyncio.sleep(LOOK_S)
+            now = loop.time()
+            self._silence.look(min(now - before, 2 * LOOK_S))  # no replica is blamed for what holds this process up
+            before = now
+
+    async def kill_silent(self) -> int:
+        """Have Ray kill those that give no sign of life, once it is clear which: how many."""
+        waited = 0.0
+        while any(waited - LOOK_S <= each < SILENT_S for each in self._silence.seconds.values()):
+            await asyncio.sleep(LOOK_S)  # until each has been heard of since, or is silent
+            waited += LOOK_S
+        silent = [name for name, each in self._silence.seconds.items() if each >= SILENT_S]
+        return await asyncio.to_thread(_kill, silent) if silent else 0
+
+    async def _ask_report(self, name: str) -> None:
+        ask = self._fleet.ask(name)
+        with contextlib.suppress(RayError, RayServeException, TimeoutError, NanolensError):
+            async with asyncio.timeout(ASK_S):
+                self._fleet.take(await self._replicas.options(method_name="report").remote(ask))
+                self._silence.hear(name)
+
+
+def _kill(replicas: Collection[str]) -> int:
+    """Kill the actors of replicas, whose names end in their ids: how many."""
+    count = 0
+    for each in list_named_actors(all_namespaces=True):
+        if each["name"].rpartition("#")[2] in replicas:
+            with contextlib.suppress(ValueError, RayError):  # it is gone
+                ray.kill(ray.get_actor(each["name"], namespace=each["namespace"]))
+                count += 1
+    return count
