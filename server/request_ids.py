@@ -34,8 +34,9 @@ def new_id(path: str) -> str:
 
 
 def goes_by(scope: Scope, name: str) -> None:
-    """The answer to a request is to say by which id it goes."""
-    scope[_USED_KEY] = name
+    """The answer to a request is to say by which id it goes, if a header can: a path may name anything."""
+    if name.isascii() and name.isprintable():
+        scope[_USED_KEY] = name
 
 
 class RequestIds:

@@ -96,6 +96,14 @@ def test_a_pause_ends_a_stream_and_a_resume_goes_on(tiny_server: Server) -> None
     assert tiny_server.post("/v1/requests/paused-1/resume", resume).status == 404
 
 
+@pytest.mark.parametrize("name", ["%C3%8E%E2%82%AC", "%F3%9E%87%B3", "a%0D%0Ab%3A%20c", "%00"])
+def test_a_path_that_names_what_no_header_can_hold_names_nothing(name: str, tiny_server: Server) -> None:
+    for what in ("finish", "resume"):
+        answer = tiny_server.post(f"/v1/requests/{name}/{what}", {})
+        assert (answer.status, answer.json["error"]["type"]) == (404, "invalid_request_error"), answer.body
+        assert "x-nanolens-request-id" not in answer.headers
+
+
 def test_an_abort_from_outside_ends_a_stream(tiny_server: Server) -> None:
     headers = {"X-Request-Id": "aborted-1"}
     with tiny_server.stream("/v1/completions", completion("Hello", max_tokens=900), headers) as stream:
