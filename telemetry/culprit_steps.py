@@ -63,11 +63,15 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """The windows that some times touch, with nanoseconds of device and host time within those times."""
+    """The windows that some times touch, with nanoseconds of device and host time within those times.
+
+    `before` is the host time that each window had before them.
+    """
 
     rows: Ints
     device: Ints
     host: Ints
+    before: Ints
 
 
 class StepShares:
@@ -81,29 +85,32 @@ class StepShares:
     def __init__(self, tracks: LatencyTracks, windows: StepWindows) -> None:
         self._windows = windows
         self._chunks: Ints = np.array(tracks.chunks, dtype=np.int64).reshape(-1, 4)
-        self._host = self._host_shares()
+        self._host = self._host_times()
 
     def cover(self, intervals: Iterable[Interval]) -> Cover:
         """The windows of some times."""
         w = self._windows
-        rows, device, host = [], [], []
+        rows, device, host, before = [], [], [], []
         for begin, end in intervals:
             low, high = w.row_after(begin), min(len(w), int(np.searchsorted(w.end_t, end, "left")) + 1)
             if low >= high:
                 continue
             on, off = w.device[low:high].copy(), w.host[low:high].copy()
+            passed = np.zeros_like(off)
             for row in {low, high - 1}:
                 since, to = max(begin, int(w.begin_t[row])), min(end, int(w.end_t[row]))
                 if since > w.begin_t[row] or to < w.end_t[row]:
                     clipped = w.clip(row, since, to) if since < to else (0, 0, 0)
                     on[row - low], off[row - low] = clipped[:2]
+                    passed[row - low] = w.clip(row, int(w.begin_t[row]), since)[1]
             rows.append(np.arange(low, high))
             device.append(on)
             host.append(off)
+            before.append(passed)
         if not rows:
             nothing = np.zeros(0, dtype=np.int64)
-            return Cover(nothing, nothing, nothing)
-        return Cover(np.concatenate(rows), np.concatenate(device), np.concatenate(host))
+            return Cover(nothing, nothing, nothing, nothing)
+        return Cover(np.concatenate(rows), np.concatenate(device), np.concatenate(host), np.concatenate(before))
 
     def prefills(self, cover: Cover, but: int) -> dict[int, Share]:
         """Sequence -> device time that its chunks took, by the cost model. Where nobody decodes, all of the step is."""
@@ -160,9 +167,9 @@ class StepShares:
         found: dict[str, Share] = {}
         if not len(cover.rows):
             return found
-        scale = cover.host / np.maximum(w.host[cover.rows], 1)
-        for name, shares in zip(HOST, self._host, strict=True):
-            amounts: Floats = shares[cover.rows] * scale
+        since, to = cover.before, cover.before + cover.host
+        for name, (begin, end) in zip(HOST, self._host, strict=True):
+            amounts: Ints = np.maximum(np.minimum(end[cover.rows], to) - np.maximum(begin[cover.rows], since), 0)
             if amounts.sum() > 0:
                 worst = int(np.argmax(amounts))
                 numbers = w.number[cover.rows]
@@ -206,22 +213,22 @@ class StepShares:
             found.append(Stall(int(w.number[row]), amount, words))
         return found
 
-    def _host_shares(self) -> list[Floats]:
-        """The host's nanoseconds of each window: what followed from the tokens before, planning, launching, the rest.
+    def _host_times(self) -> list[tuple[Ints, Ints]]:
+        """From when to when the host did each of HOST in each window, in nanoseconds of the window's host time.
 
-        A window begins when the tokens before it were read: their callbacks come first in it. Where launching computes
-        (on a CPU), that part of it is the device's.
+        A window begins when the tokens before it were read: what followed from them comes first in it. Planning, then
+        launching, come right before the device's time; where launching computes (on a CPU), that part is the device's.
+        Where the measured times are more than the window has (steps overlap), launching is cut short first, then
+        planning.
         """
         w = self._windows
-        named, left = w.columns, w.host.astype(np.float64)
+        named, host = w.columns, w.host
         after = np.maximum(named["collect_ns"] - np.maximum(named["wait_ns"], 0), 0)
-        collect = np.concatenate(([0], after[:-1])) if len(after) else after
-        found = []
-        for part in (collect, named["plan_ns"], np.maximum(named["launch_ns"] - named["device_ns"], 0)):
-            taken = np.minimum(left, part)
-            found.append(taken)
-            left = left - taken
-        return [*found, left]
+        collect = np.minimum(host, np.concatenate(([0], after[:-1])) if len(after) else after)
+        plan = np.minimum(host - collect, named["plan_ns"])
+        launch = np.minimum(host - collect - plan, np.maximum(named["launch_ns"] - named["device_ns"], 0))
+        planned, launched = host - launch - plan, host - launch
+        return [(np.zeros_like(host), collect), (planned, launched), (launched, host), (collect, planned)]
 
     def _chunks_in(self, rows: Ints) -> Iterable[tuple[int, int]]:
         """(index into `rows`, index of a chunk) of the chunks of these windows' steps."""
