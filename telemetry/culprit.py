@@ -28,7 +28,7 @@ class Culprit:
             batch (decoded beside), preemptor, step (under way at the arrival), head (of the queue), sibling, collect,
             plan, launch, between (the host), pause (of the engine), rest (its own), move, reader, lost, miss, gap,
             `rank 1` (the slowest of those that share the model), stall (a step that stood still),
-            failed (a step that the engine ended in).
+            failed (the step that it ended with).
         request: whose; "" where it is no request's.
         seq: of that request the one that weighs most; -1 where it is none.
         weight_ns: of the part that it accounts for. Heads of the queue come after those they waited for themselves, and

@@ -46,13 +46,13 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A step that took far longer than its work does, or in which the engine ended.
+    """A step that took far longer than its work does, or failed.
 
     Attributes:
         step: its number.
         amount: nanoseconds beyond what the work costs, within the times that were asked about.
         words: `step 7, which took 2.00 s where steps like it take 1.8 ms`.
-        has_failed: whether it is the one in which the engine ended.
+        has_failed: whether it is the one that failed.
     """
 
     step: int
@@ -192,15 +192,6 @@ class StepShares:
                 int(numbers[worst]), float(amounts[worst]),
             )  # fmt: skip
         return found
-
-    def lost(self, intervals: Iterable[Interval]) -> list[Stall]:
-        """The step that the engine ended in, where these times reach into it."""
-        w = self._windows
-        last = int(w.end_t[-1]) if len(w) else 0
-        amount = sum(w.unread(max(begin, last), end)[0] for begin, end in intervals if end > last)
-        if w.lost is None or not amount:
-            return []
-        return [Stall(w.lost.step, float(amount), f"step {w.lost.step}, which failed: {w.lost.reason}", True)]
 
     def stalls(self, cover: Cover) -> list[Stall]:
         """The steps that stood still."""

@@ -38,7 +38,8 @@ class CulpritFinder:
         if not total or look is None:
             return []
         track = breakdown.first if by == "ttft" else breakdown.track
-        found = look(self, track, part, total, track.first_token_t if by == "ttft" else breakdown.end_t)
+        until = track.first_token_t if by == "ttft" else breakdown.end_t
+        found = look(self, track, part, total, min(until, track.failed_t) if track.failed else until)
         return sorted(found, key=lambda c: (c.kind == "head", -c.weight_ns))
 
     def behind_heads(self, track: Track, until: int) -> dict[str, int]:
@@ -159,7 +160,12 @@ class CulpritFinder:
 
     def _stalled(self, track: Track, part: str, total: int, until: int) -> list[Culprit]:
         ran = self._ran(track, until)
-        return _stood_still("stall", self._steps.stalls(self._steps.cover(ran)) + self._steps.lost(ran), total)
+        found = self._steps.stalls(self._steps.cover(ran))
+        rest = total - sum(stall.amount for stall in found)
+        if track.failed is not None and until == track.failed_t and rest > 0:
+            words = f"step {track.failed.step}, which failed: {track.failed.reason}"
+            found.append(Stall(track.failed.step, rest, words, has_failed=True))
+        return _stood_still("stall", found, total)
 
     # Preemptions, moves, pauses
 

@@ -79,9 +79,8 @@ class Latency:
     def __init__(self, tracks: LatencyTracks, model: StepCostModel | None = None) -> None:
         self.tracks = tracks
         self.windows = StepWindows(
-            tracks.steps, tracks.pauses, tracks.begin_t, model, tracks.unread_t, tracks.skews, tracks.odd.steps,
-            tracks.lost,
-        )  # fmt: skip
+            tracks.steps, tracks.pauses, tracks.begin_t, model, tracks.unread_t, tracks.skews, tracks.odd.steps
+        )
 
     @property
     def model(self) -> StepCostModel:
@@ -91,8 +90,8 @@ class Latency:
     @property
     def part_names(self) -> tuple[str, ...]:
         """Those of PARTS that this run can have: `rank_skew` only where several ranks told of a step, `stalled_step`
-        only where a step stood still, or the engine ended in one."""
-        stalled = self.windows.stall.any() or self.windows.lost is not None
+        only where a step stood still, or failed."""
+        stalled = self.windows.stall.any() or any(track.failed for track in self.tracks.tracks.values())
         lacking = {"rank_skew": not self.tracks.skews, "stalled_step": not stalled}
         return tuple(part for part in PARTS if not lacking.get(part))
 
@@ -132,10 +131,19 @@ class Latency:
 
     def _add(self, parts: dict[str, int], track: Track, since: int, until: int) -> None:
         """Add the parts of a life between two moments."""
-        for begin, stop, piece in self._pieces(track, track.end_t or self.tracks.t):
+        for begin, stop, piece in self._pieces_and_failure(track, track.end_t or self.tracks.t):
             begin, stop = max(begin, since), min(stop, until)
             if begin < stop:
                 _merge(parts, self.divide(piece, begin, stop))
+
+    def _pieces_and_failure(self, track: Track, end: int) -> Iterator[tuple[int, int, Piece]]:
+        """The pieces of a life, up to the step that failed and ended it, if one did, and the time of that."""
+        until = end if track.failed is None else min(track.failed_t, end)
+        for begin, stop, piece in self._pieces(track, end):
+            if begin < until:
+                yield begin, min(stop, until), piece
+        if until < end:
+            yield until, end, "stalled_step"
 
     def _pieces(self, track: Track, end: int) -> Iterator[tuple[int, int, Piece]]:
         """(begin, end, what it was) of the times of a life, without gap or overlap."""

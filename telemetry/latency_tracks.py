@@ -29,7 +29,7 @@ from .state import EngineState
 from .step_costs import pairs_of
 from .time_order import MOST_T, TimeOrder
 from .track_events import TRACK_HANDLERS, join_pause
-from .tracks import LostStep, RequestTrack, Rest, Run, StepTable, Track, part_of_wait
+from .tracks import FailedStep, RequestTrack, Rest, Run, StepTable, Track, part_of_wait
 
 __all__ = ["LatencyTracks", "RequestTrack", "Rest", "Run", "StepTable", "Track"]
 
@@ -53,7 +53,7 @@ class LatencyTracks:
         heads: (t, sequence or -1, reason): who stands at the head of the queue from then on, and why it waits.
         begin_t: where the journal begins.
         unread_t: when the first step was planned that nobody has read yet; 0: none is.
-        failed: step -> what went wrong in it. `lost`: the one that the engine ended in, if any.
+        planned: step -> (t, its work), of those that were neither read nor failed. `failed`: the last one that did.
         t: the newest event's time.
         order: what had to be settled of the times.
     """
@@ -73,14 +73,13 @@ class LatencyTracks:
         self.heads: list[tuple[int, int, str]] = []
         self.begin_t = 0
         self.unread_t = 0
-        self.failed: dict[int, str] = {}
-        self.lost: LostStep | None = None
+        self.failed: FailedStep | None = None
         self.t = 0
         self.order = TimeOrder()
         self._begun = self._joined = False
         self.head = -1
         self._lost_t = 0  # since when events are missing
-        self._planned: dict[int, tuple[int, int, int, int, int]] = {}  # step -> (t, its work)
+        self.planned: dict[int, tuple[int, int, int, int, int]] = {}
         self._context = 0  # tokens that those who decode have computed
 
     def apply(self, event: AnyEvent) -> None:
@@ -126,19 +125,16 @@ class LatencyTracks:
                 self._stop_decoding(track, self.state.step)
                 track.stop(self._lost_t)
                 track.status = ""
-        self._planned.clear()
+        self.planned.clear()
         self._context = 0
         self.set_head(self._lost_t, -1, "")
 
     def finish(self, t: int | None = None) -> None:
         """Close, as of `t`, what is still under way; nothing can be applied afterwards."""
         self.t = end = max(self.t, t or 0)
-        unread = {step: work[0] for step, work in self._planned.items() if step > self.steps.last_step}
-        self.unread_t = min(unread.values(), default=0)
-        if failed := unread.keys() & self.failed.keys():
-            self.lost = LostStep(min(failed), min(unread), self.failed[min(failed)])
+        last = self.steps.last_step
+        self.unread_t = min((work[0] for step, work in self.planned.items() if step > last), default=0)
         for track in self.tracks.values():
-            track.lost_from = self.lost.first if self.lost else 0
             if track.end_t:
                 continue
             if self._joined:
@@ -299,7 +295,7 @@ class LatencyTracks:
         self.odd.planned(e)
         if e.decodes:
             self._context += e.decodes
-        self._planned[e.step] = (e.t, tokens, pairs, e.decodes, self._context if e.decodes else 0)
+        self.planned[e.step] = (e.t, tokens, pairs, e.decodes, self._context if e.decodes else 0)
         for seq, _, _ in e.chunks:
             if seq in decoding:
                 self._start_decoding(self.tracks[seq], e.step + 1)
@@ -308,10 +304,10 @@ class LatencyTracks:
                 self._start_decoding(self.tracks[seq], e.step + 1)
 
     def _step_finished(self, e: StepFinished) -> None:
-        work = self._planned.pop(e.step, None)
+        work = self.planned.pop(e.step, None)
         self.steps.add(e, work[1:] if work else None)
-        if len(self._planned) > _MOST_IN_FLIGHT:
-            self._planned = {step: work for step, work in self._planned.items() if step > e.step}
+        if len(self.planned) > _MOST_IN_FLIGHT:
+            self.planned = {step: work for step, work in self.planned.items() if step > e.step}
 
 _MOST_IN_FLIGHT = 8
 

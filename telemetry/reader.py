@@ -280,12 +280,21 @@ class JournalReader:
     def _find_run(self, run: str | None) -> str:
         runs = list_runs(self._path)
         if not runs:
-            raise JournalError(f"{self._path}: holds no journal (no file *{SUFFIX}){_below(self._path)}")
+            raise JournalError(f"{self._path}: holds no journal ({_misnamed(self._path)}){_below(self._path)}")
         if run is None:
             return runs[-1]
         if run not in runs:
             raise JournalError(f"{self._path}: holds no run {run!r}; its runs are {', '.join(runs)}")
         return run
+
+
+def _misnamed(path: Path) -> str:
+    """What a folder without a journal holds in place of one, in words."""
+    names = sorted(entry.name for entry in os.scandir(path) if entry.name.endswith(SUFFIX) and is_readable(entry))
+    if not names:
+        return f"no file *{SUFFIX}"
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"no segment, RUN-000001{SUFFIX} by its name, but {' '.join(names[:MAX_NAMED])}{more}"
 
 
 def _below(path: Path) -> str:

@@ -51,14 +51,10 @@ class RunDivision:
         return self._rounded()
 
     def _unread(self, begin: int, end: int) -> None:
-        """The time after the last step that was read: what the device does in it is its own, as far as is known.
-
-        Where the engine ended in a step after it, all of that time came to nothing.
-        """
+        """The time after the last step that was read: what the device does in it is its own, as far as is known."""
         counted = self._windows.unread(begin, end)
         self._count(counted)
-        part = "own_prefill" if self._run.chunks and not self._run.decodes else "own_decode"
-        self._shares["stalled_step" if self._windows.lost is not None else part] += counted[0]
+        self._shares["own_prefill" if self._run.chunks and not self._run.decodes else "own_decode"] += counted[0]
 
     def _count(self, exact: tuple[int, int, int]) -> None:
         device, host, paused = exact

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .stalled_steps import stalls
 from .step_costs import Floats, StepCostModel, fit
-from .tracks import LostStep, StepTable
+from .tracks import StepTable
 
 Ints = NDArray[np.int64]
 Shares = tuple[float, float, float]  # of device time, in nanoseconds: own, prefill interference, batch cost
@@ -38,7 +38,6 @@ class StepWindows:
         unread_t: when the first step was planned that nobody has read yet; 0: none is.
         skews: step, slowest rank, nanoseconds beyond the median one; step after step.
         odd: steps that may take longer than their work: launched again in parts, or the first of their kind.
-        lost: the step that the engine ended in, among those that were not read.
 
     Attributes:
         model: the one that divides.
@@ -66,14 +65,13 @@ class StepWindows:
         unread_t: int = 0,
         skews: Sequence[int] = (),
         odd: Collection[int] = (),
-        lost: LostStep | None = None,
     ) -> None:
         columns = np.array(table.rows, dtype=np.int64).reshape(-1, len(StepTable.COLUMNS)).T
         named = dict(zip(StepTable.COLUMNS, columns, strict=True))
         self.number: Ints = named["number"]
         self.end_t: Ints = named["end_t"]
         self.begin_t: Ints = np.concatenate(([begin_t], self.end_t[:-1])) if len(table) else self.end_t
-        self.unread_t, self.lost = unread_t, lost
+        self.unread_t = unread_t
         work = np.stack([named[name] for name in StepTable.WORK], axis=1).astype(np.float64)
         self.seen: NDArray[np.bool_] = work[:, 0] >= 0
         work = np.maximum(work, 0.0)

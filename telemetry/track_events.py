@@ -23,7 +23,7 @@ from .events import (
     WaitReasonChanged,
 )
 from .rank_skew import rank_skew
-from .tracks import part_of_wait
+from .tracks import FailedStep, part_of_wait
 
 if TYPE_CHECKING:
     from .latency_tracks import LatencyTracks
@@ -31,8 +31,16 @@ if TYPE_CHECKING:
 
 def _request_finished(tracks: LatencyTracks, e: RequestFinished) -> None:
     request = tracks.requests.get(e.request)
-    if request is not None:
-        request.finished = e
+    if request is None:
+        return
+    request.finished = e
+    failed = tracks.failed
+    if failed is None or e.error is None or not e.error.startswith(failed.message):
+        return
+    for seq in request.seqs:
+        track = tracks.tracks[seq]
+        if track.status == "ERROR":  # a sibling may have ended before
+            track.failed = failed
 
 
 def _matched(tracks: LatencyTracks, e: PrefixMatched) -> None:
@@ -103,8 +111,16 @@ def _ranks(tracks: LatencyTracks, e: StepRanks) -> None:
 
 
 def _failed(tracks: LatencyTracks, e: EngineError) -> None:
+    """A step's requests end with this message, and where the engine ends with it, all with one that begins with it."""
+    before = tracks.failed
+    if before is not None and e.message.startswith(before.message):
+        return
+    work = tracks.planned.pop(e.step, None)
+    if work is None:  # it was not planned, or has been read: something else went wrong
+        tracks.failed = None
+        return
     reason = e.message.removeprefix(f"step {e.step} failed: ")
-    tracks.failed.setdefault(e.step, reason)
+    tracks.failed = FailedStep(e.step, max(work[0], tracks.steps.last_t), reason, e.message)
 
 
 def _retried(tracks: LatencyTracks, e: StepRetried) -> None:

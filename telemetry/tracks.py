@@ -41,6 +41,23 @@ class Run:
         return max(self.chunks[-1][0] if self.chunks else 0, self.decodes[-1][1] if self.decodes else 0)
 
 
+@dataclass(frozen=True, slots=True)
+class FailedStep:
+    """One that failed, so that nobody has read what it computed.
+
+    Attributes:
+        step: its number.
+        t: from when on it was waited for: its planning, or the reading of the step before it.
+        reason: what went wrong, in words.
+        message: the same, as the requests that ended with it have it as their error, or as its beginning.
+    """
+
+    step: int
+    t: int
+    reason: str
+    message: str
+
+
 @dataclass(slots=True)
 class Track:
     """One sequence. Times are clock nanoseconds.
@@ -78,7 +95,7 @@ class Track:
     num_output_tokens: int = 0
     high: int = 0  # most tokens that it ever had computed
     decode_from: tuple[int, int] | None = None  # (first step, keys) of the decodes that are going on
-    lost_from: int = 0  # steps from this one on were lost with the engine: what they computed, nobody read; 0: none
+    failed: FailedStep | None = None  # that it ended with
 
     @property
     def num_prompt_computed(self) -> int:
@@ -87,8 +104,13 @@ class Track:
             max(0, min(start + count, self.num_prompt_tokens) - start - known)
             for run in self.runs
             for step, start, count, known in run.chunks
-            if not 0 < self.lost_from <= step
+            if self.failed is None or step < self.failed.step
         )
+
+    @property
+    def failed_t(self) -> int:
+        """From when on it waited for the step that it ended with; 0 where that did not fail."""
+        return 0 if self.failed is None else max(self.failed.t, self.arrived_t)
 
     @property
     def missed(self) -> dict[str, int]:
@@ -126,21 +148,6 @@ class Track:
         self.blocks.append(self.num_blocks)
 
 
-@dataclass(frozen=True, slots=True)
-class LostStep:
-    """One that the engine ended in, so that nobody has read it.
-
-    Attributes:
-        step: its number.
-        first: the first step that was not read: this one, or one before it that was in flight with it.
-        reason: what went wrong, in words.
-    """
-
-    step: int
-    first: int
-    reason: str
-
-
 @dataclass(slots=True)
 class RequestTrack:
     """One request.
@@ -176,11 +183,11 @@ class StepTable:
 
     def __init__(self) -> None:
         self.rows: array[int] = array("q")  # row after row
-        self.last_step = 0
+        self.last_step = self.last_t = 0
 
     def add(self, e: StepFinished, work: tuple[int, int, int, int] | None) -> None:
         """Append a step, given its prefill tokens, prefill pairs, decodes and decode context."""
-        self.last_step = e.step
+        self.last_step, self.last_t = e.step, e.t
         self.rows.extend((e.step, e.t, e.device_ns, e.plan_ns, e.launch_ns, e.collect_ns, e.wait_ns))
         self.rows.extend(work or (-1, -1, -1, -1))
 

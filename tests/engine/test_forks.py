@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,9 @@ import pytest
 
 from fake_engine import FakeEngine, solo
 from fake_ranks import ranks_engine
+from nanolens.engine.forks import leave_in_forks
 from nanolens.engine.llm import LLM
+from nanolens.engine.outputs import Delta
 from nanolens.errors import EngineDead
 from nanolens.inspector.trace_cli import main as nano_trace
 from real_engine import greedy, tiny_llm
@@ -92,3 +96,85 @@ def test_a_fork_leaves_the_ranks_to_its_parent() -> None:
         assert engine.ids(first) == engine.ids(again) == solo(PROMPT, 6)
     finally:
         engine.core.close()
+
+
+class Left:
+    """What is left in a fork, and why."""
+
+    reason = ""
+
+    def leave(self, reason: str) -> None:
+        self.reason = reason
+
+
+def test_a_fork_of_a_fork_names_the_process_that_the_engine_is_of() -> None:
+    engine, owner = Left(), os.getpid()
+    leave_in_forks(engine)
+
+    def look() -> None:
+        assert engine.reason.startswith(f"the engine is that of process {owner}, ")
+
+    in_a_fork(lambda: in_a_fork(look))
+
+
+class ForkedAt:
+    """A callback that forks at its `at`th call, and ends the child there, by SystemExit.
+
+    Attributes:
+        child: in the parent, the child's process.
+    """
+
+    def __init__(self, at: int) -> None:
+        self.child, self._left = -1, at
+
+    def __call__(self, delta: Delta) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.child = os.fork()
+            if self.child == 0:
+                sys.exit(3)
+
+
+def ended(engine: FakeEngine, callback: ForkedAt, work: Callable[[], object], caplog: pytest.LogCaptureFixture) -> None:
+    """Do something in which a callback forks. In the child nothing but SystemExit may come of it, and no other call."""
+    used: list[str] = []
+
+    class Watched:
+        """The runner, whose calls in the child are noted."""
+
+        def __getattr__(self, name: str) -> object:
+            if callback.child == 0:
+                used.append(name)
+            return getattr(runner, name)
+
+    runner = engine.core.runner
+    engine.core.runner = Watched()  # type: ignore[assignment]
+    try:
+        work()
+    except BaseException as error:
+        if callback.child == 0:
+            said = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+            print(repr(error), used, said, file=sys.stderr)
+            os._exit(0 if isinstance(error, SystemExit) and not used and not said else 1)
+        raise
+    if callback.child == 0:
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(callback.child, 0)[1]) == 0
+
+
+def test_a_fork_may_end_within_a_callback_and_the_step_is_not_its_failure(caplog: pytest.LogCaptureFixture) -> None:
+    engine, callback = FakeEngine(num_blocks=64, host_blocks=8), ForkedAt(3)
+    first, other = engine.add(PROMPT, 6), engine.add(PROMPT[::-1], 6)
+    engine.core.requests[first].on_output = callback
+    ended(engine, callback, engine.run, caplog)
+    assert (engine.ids(first), engine.ids(other)) == (solo(PROMPT, 6), solo(PROMPT[::-1], 6))
+
+
+@pytest.mark.parametrize("end", ["close", "die"])
+def test_a_fork_that_ends_while_its_parent_closes_gives_back_nothing(
+    end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, callback = FakeEngine(num_blocks=64), ForkedAt(1)
+    engine.core.requests[engine.add(PROMPT, 6)].on_output = callback
+    caplog.set_level(logging.CRITICAL)
+    ended(engine, callback, engine.core.close if end == "close" else lambda: engine.core.die("gone"), caplog)

@@ -27,7 +27,8 @@ STREAM = head(200, "text/event-stream; charset=utf-8")
 
 
 def played(
-    messages: list[dict[str, Any]], error: Exception | None = None, headers: tuple[tuple[bytes, bytes], ...] = ()
+    messages: list[dict[str, Any]], error: Exception | None = None, headers: tuple[tuple[bytes, bytes], ...] = (),
+    path: str = "/v1/completions",
 ) -> tuple[list[dict[str, Any]], list[tuple[bytes, bytes]]]:
     """What reaches the client of a proxy that sends these messages, and then fails; and the headers that it sees."""
     sent: list[dict[str, Any]] = []
@@ -46,7 +47,7 @@ def played(
     async def receive() -> Any:
         return {"type": "http.disconnect"}
 
-    asyncio.run(Edge(proxy)({"type": "http", "headers": list(headers)}, receive, send))
+    asyncio.run(Edge(proxy)({"type": "http", "path": path, "headers": list(headers)}, receive, send))
     return sent, seen
 
 
@@ -57,23 +58,35 @@ def test_an_answer_with_an_end_is_passed_on_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "error"),
-    [([PLAIN, body(b"Internal Server Error")], None), ([], OSError("gone")), ([], None)],
+    ("messages", "error", "status", "code"),
+    [
+        ([PLAIN, body(b"Internal Server Error")], None, 503, "front_died"),
+        ([], None, 503, "front_died"),
+        ([], OSError("broken"), 500, "proxy_error"),
+        ([head(408, "text/plain; charset=utf-8"), body(b"timed out")], None, 408, "proxy_refused"),
+        ([head(429, "text/plain"), body(b"too many")], None, 429, "proxy_refused"),
+        ([head(503, "text/plain"), body(b"unavailable")], None, 503, "proxy_refused"),
+    ],
 )
-def test_a_front_that_is_gone_before_the_answer_is_an_error_in_json(
-    messages: list[dict[str, Any]], error: Exception | None
+def test_what_is_not_answered_is_an_error_in_json_that_says_whose_fault_it_was(
+    messages: list[dict[str, Any]], error: Exception | None, status: int, code: str
 ) -> None:
     (start, end), _ = played(messages, error)
-    assert start["status"] == 503 and dict(start["headers"])[b"content-type"] == b"application/json"
-    assert json.loads(end["body"])["error"]["code"] == "front_died" and not end["more_body"]
+    assert start["status"] == status and dict(start["headers"])[b"content-type"] == b"application/json"
+    assert json.loads(end["body"])["error"]["code"] == code and not end["more_body"]
 
 
-@pytest.mark.parametrize("error", [None, OSError("gone")])
-def test_a_stream_that_breaks_off_ends_in_an_error_event(error: Exception | None) -> None:
+def test_what_the_proxy_says_of_itself_is_passed_on() -> None:
+    messages = [head(503, "text/plain"), body(b"draining")]
+    assert played(messages, path="/-/healthz")[0] == messages
+
+
+@pytest.mark.parametrize(("error", "code"), [(None, "front_died"), (OSError("broken"), "proxy_error")])
+def test_a_stream_that_breaks_off_ends_in_an_error_event(error: Exception | None, code: str) -> None:
     sent, _ = played([STREAM, body(TEXT, True)], error)
     found = b"".join(each.get("body", b"") for each in sent).split(b"\n\n")
     assert found[0] + b"\n\n" == TEXT and found[2] + b"\n\n" == DONE
-    assert json.loads(found[1].removeprefix(b"data: "))["error"]["code"] == "front_died"
+    assert json.loads(found[1].removeprefix(b"data: "))["error"]["code"] == code
     assert [each["more_body"] for each in sent[1:]] == [True, False]
 
 
@@ -83,7 +96,18 @@ def test_half_of_a_plain_answer_is_left_as_it_is() -> None:
     assert played([JSON, body(b"{", True)])[0] == [JSON, body(b"{", True)]
 
 
-def test_headers_that_the_proxy_can_not_read_do_not_reach_it() -> None:
+NO_LIMIT = (b"x-request-timeout-seconds", b"0")
+
+
+def test_an_id_that_the_proxy_can_not_read_does_not_reach_it() -> None:
     good = ((b"x-request-id", b"mine"), (b"x-note", b"caf\xe9"))
-    bad = ((b"x-request-id", b"caf\xe9"), (b"x-session-id", b"\xff"), (b"serve_multiplexed_model_id", b"\xff"))
-    assert played([JSON, body(b"{}")], headers=good + bad)[1] == list(good)
+    assert played([JSON, body(b"{}")], headers=(*good, (b"x-request-id", b"caf\xe9")))[1] == [*good, NO_LIMIT]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [b"x-request-timeout-seconds", b"x-request-disconnect-disabled", b"x-session-id", b"x_session_id",
+     b"serve-multiplexed-model-id", b"serve_multiplexed_model_id"],
+)  # fmt: skip
+def test_no_client_gives_the_proxy_orders(name: bytes) -> None:
+    assert played([JSON, body(b"{}")], headers=((name, b"1"),))[1] == [NO_LIMIT]

@@ -137,6 +137,14 @@ def test_an_empty_directory_and_a_missing_path_say_so(tmp_path: Path) -> None:
         JournalReader(tmp_path / "absent")
 
 
+def test_files_that_are_not_named_as_segments_are_told_of(tmp_path: Path) -> None:
+    for name in ("junk.journal", "other.journal", "notes.txt"):
+        (tmp_path / name).write_text("hello")
+    wanted = r"holds no journal \(no segment, RUN-000001\.journal by its name, but junk\.journal other\.journal\)$"
+    with pytest.raises(JournalError, match=wanted):
+        JournalReader(tmp_path)
+
+
 def test_a_folder_of_journals_names_those_below_it(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("b", "a"):

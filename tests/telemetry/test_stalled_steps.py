@@ -182,4 +182,57 @@ def test_a_step_that_is_still_under_way_has_not_failed() -> None:
     request = engine.add(prompt(8), 40)
     engine.core._launch(engine.core.scheduler.plan())  # type: ignore[arg-type]
     latency, breakdown = told(engine, request)
-    assert "stalled_step" not in breakdown.parts and latency.tracks.lost is None
+    assert "stalled_step" not in breakdown.parts and breakdown.track.failed is None
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["in_turn", "overlapped"])
+@pytest.mark.parametrize("goes_on", [False, True], ids=["the last step", "others follow"])
+def test_a_step_that_fails_is_told_of_its_own_requests_alone(overlap: bool, goes_on: bool) -> None:
+    engine, clock = timed_engine(num_blocks=64, overlap=overlap, max_prefill_chunk=8)
+    launch = engine.runner.launch
+
+    def fail(plan: StepPlan) -> Any:
+        if plan.step == 2:
+            clock.now += 50 * MS
+            raise RuntimeError("planted")
+        return launch(plan)
+
+    engine.runner.launch = fail  # type: ignore[method-assign]
+    request = engine.add(prompt(20), 40)
+    engine.run()
+    later = ""
+    if goes_on:
+        clock.now += 500 * MS
+        later = engine.add(prompt(9), 40)
+        engine.step()  # now one is under way, and not read
+    latency, breakdown = told(engine, request)
+    assert breakdown.parts["stalled_step"] >= 50 * MS
+    assert breakdown.track.num_prompt_computed <= 8
+    assert "in step 2, which failed: RuntimeError: planted." in verdict(latency, breakdown).headline
+    if goes_on:
+        _, breakdown = told(engine, later)
+        assert "stalled_step" not in breakdown.parts and not breakdown.ended
+
+
+def test_who_waits_when_the_engine_ends_in_a_step_waited_for_that_step() -> None:
+    engine, clock = timed_engine(num_blocks=64, max_num_seqs=1)
+    collect = engine.runner.collect
+
+    def hang(handle: Any) -> Any:
+        if engine.core.scheduler.step == 10:
+            clock.now += 5_000 * MS
+            engine.runner.sound = False
+            raise EngineDead("rank 1 of 2 hangs")
+        return collect(handle)
+
+    engine.runner.collect = hang  # type: ignore[method-assign]
+    engine.add(prompt(8), 40)
+    behind = engine.add(prompt(9), 40)
+    while engine.core.requests:
+        engine.step()
+    latency, breakdown = told(engine, behind)
+    assert 5_000 * MS <= breakdown.parts["stalled_step"] < 5_010 * MS
+    assert breakdown.parts["queue_sequence_cap"] > 0
+    text = verdict(latency, breakdown)
+    assert "in step 10, which failed: EngineDead: rank 1 of 2 hangs." in text.headline
+    assert not any("max_num_seqs" in line for line in text.sentences)
