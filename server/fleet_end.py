@@ -54,7 +54,7 @@ def drain(
             break
         hurry.wait(LOOK_S)
     if not trouble:
-        say(f"{num_open or 'some'} requests are ended before they finished")
+        say(_cut(num_open))
         left, trouble = _asked(handle, "end", HEARD_S + END_S + ask_s)
     if trouble:
         say(f"the front does not answer: {trouble}")
@@ -62,6 +62,13 @@ def drain(
     if left:
         say(f"{left} answers are cut: their replicas, or their clients, take no end")
     return Ended.CUT
+
+
+def _cut(num_open: int | None) -> str:
+    """What is ended, in words. None: the front has not said how many requests run; 0: none that it knows of."""
+    if num_open == 0:
+        return "replicas that are being replaced are ended; no request is known to run"
+    return f"{'some' if num_open is None else num_open} requests are ended before they finished"
 
 
 def kill_silent(handle: Any, ask_s: float = KILL_S) -> int:

@@ -160,6 +160,11 @@ def test_what_outlasts_the_drain_is_ended_by_the_replicas(said: list[str]) -> No
     assert front.asked[-1] == "end" and said[-1] == "3 requests are ended before they finished"
 
 
+def test_a_drain_that_only_waits_for_a_replacement_claims_no_requests(said: list[str]) -> None:
+    assert drain(FakeFront(0), 0.01, threading.Event(), lambda: True) is Ended.CUT
+    assert said[-1] == "replicas that are being replaced are ended; no request is known to run"
+
+
 def test_a_second_signal_ends_the_drain(said: list[str]) -> None:
     hurry = threading.Event()
     hurry.set()
