@@ -5,19 +5,26 @@ Ray calls `middlewares` there. Imports as little as it can: the proxy starts bef
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
+
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import ApiError
 from .sse import DONE, event
 
-# Of these Ray decodes the value, and answers 500 where it can't.
-_READ = frozenset(
+# By these a client could give Ray's proxy orders; a "_" in one counts as a "-" there.
+_ORDERS = frozenset(
     {
-        b"x-request-id", b"x-session-id", b"serve-multiplexed-model-id", b"serve_multiplexed_model_id",
-        b"x-request-timeout-seconds", b"x-request-disconnect-disabled",
+        b"x-session-id", b"serve-multiplexed-model-id", b"x-request-timeout-seconds", b"x-request-disconnect-disabled",
     }
 )  # fmt: skip
+_NAME = b"x-request-id"  # which the proxy decodes
+_NO_LIMIT = (b"x-request-timeout-seconds", b"0")  # as an answer that it cuts looks like one of a front that is gone
+_RAYS = ("/-/healthz", "/-/routes")  # paths that the proxy answers for itself
+
+logger = logging.getLogger("ray.serve")  # the proxy's log
 
 
 def middlewares() -> list[Middleware]:
@@ -26,7 +33,7 @@ def middlewares() -> list[Middleware]:
 
 
 class Edge:
-    """Middleware: takes headers away that the proxy can't read, and ends in an error what it leaves without an answer.
+    """Middleware: keeps clients' orders to the proxy from it, and ends in an error what it leaves without an answer.
 
     Args:
         app: the proxy.
@@ -37,22 +44,41 @@ class Edge:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["path"] in _RAYS:
             await self._app(scope, receive, send)
             return
-        headers = [(name, value) for name, value in scope["headers"] if name not in _READ or value.isascii()]
-        answer = _Answer(send)
+        answer, error = _Answer(send), _gone()
         try:
-            await self._app({**scope, "headers": headers}, receive, answer.take)
+            await self._app({**scope, "headers": _heeded(scope["headers"])}, receive, answer.take)
         except Exception:
             if not answer.can_fail:
                 raise
+            logger.exception("an error of the proxy")
+            error = ApiError(500, "an error of Ray's proxy; its log has it", code="proxy_error")
         if answer.can_fail:
-            await answer.fail()
+            await answer.fail(error)
+
+
+def _heeded(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Headers as the proxy may see them."""
+    kept = [(name, value) for name, value in headers if name.replace(b"_", b"-") not in _ORDERS]
+    return [(name, value) for name, value in kept if name != _NAME or value.isascii()] + [_NO_LIMIT]
+
+
+def _gone() -> ApiError:
+    """The front has died."""
+    return ApiError(503, "the front of the fleet is gone, and another one starts; send the request again",
+                    code="front_died", headers={"Retry-After": "2"})  # fmt: skip
+
+
+def _refused(status: int) -> ApiError:
+    """The proxy does not pass a request on."""
+    return ApiError(status, "Ray's proxy did not have this request answered; send it again later",
+                    code="proxy_refused", headers={"Retry-After": "2"})  # fmt: skip
 
 
 class _Answer:
-    """What the proxy sends, without its own words for the front's death."""
+    """What the proxy sends, without its own words for what went wrong."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -67,8 +93,9 @@ class _Answer:
         """Pass a message on."""
         if message["type"] == "http.response.start":
             kind = next((value for name, value in message["headers"] if name.lower() == b"content-type"), b"")
-            if message["status"] >= 500 and kind.startswith(b"text/plain"):  # which none of ours is
-                await self.fail()
+            status = message["status"]
+            if (status in (408, 429) or status >= 500) and kind.startswith(b"text/plain"):  # which none of ours is
+                await self.fail(_gone() if status == 500 else _refused(status))
                 return
             self._has_begun, self._is_stream = True, kind.startswith(b"text/event-stream")
         elif self._has_ended:
@@ -77,10 +104,8 @@ class _Answer:
             self._has_ended = not message.get("more_body", False)
         await self._send(message)
 
-    async def fail(self) -> None:
+    async def fail(self, error: ApiError) -> None:
         """End it with an error: an event of a stream, or the whole answer."""
-        error = ApiError(503, "the front of the fleet is gone, and another one starts; send the request again",
-                         code="front_died", headers={"Retry-After": "2"})  # fmt: skip
         self._has_ended = True
         if self._has_begun:
             await self._send({"type": "http.response.body", "body": event(error.body()) + DONE, "more_body": False})

@@ -73,6 +73,13 @@ def test_an_id_that_no_header_may_hold_is_replaced_as_by_one_server(fleet: Fleet
         assert answer.status == 200 and answer.json["id"].isascii()
 
 
+def test_a_client_sets_no_limit_to_rays_proxy(fleet: FleetServer) -> None:
+    limit = {"X-Request-Timeout-Seconds": "0.001", "X-Session-Id": "one", "Serve-Multiplexed-Model-Id": "two"}
+    assert fleet.post("/v1/completions", completion(PROMPT, max_tokens=3), limit).status == 200
+    with fleet.stream(f"/replicas/{min(fleet.replicas())}/v1/completions", completion("x"), limit) as wire:
+        assert list(wire.events())[-1] == DONE
+
+
 @pytest.mark.timeout(300)
 def test_a_replica_that_stands_still_is_passed_over_until_it_comes_back(fleet: FleetServer) -> None:
     first = fleet.post("/v1/completions", completion(PROMPT, max_tokens=3))
