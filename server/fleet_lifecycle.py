@@ -20,7 +20,8 @@ from .. import __version__
 from ..errors import InvalidConfig, NanolensError
 from ..telemetry.registry import announced_server
 from .engine_process import LOG_LEVEL, start_logging
-from .fleet_end import ASK_S, LOOK_S, Ended, drain, kill_silent, within
+from .fleet_deployment import Deployment, until_running
+from .fleet_end import ASK_S, Ended, drain, kill_silent, within
 from .lifecycle import bind
 from .ray_host import NODE, RayHost
 from .settings import ServeSettings, check_place
@@ -156,7 +157,12 @@ def _serve(settings: ServeSettings, keys: Sequence[str], port: int, signals: Sig
     fleet = Fleet(settings, keys)
 
     def deploy() -> Any:
-        return serve.run(fleet.application(), name=APP, logging_config=LOGGING)
+        target = serve.RunTarget(fleet.application(), name=APP, logging_config=LOGGING)
+        handle, *_ = serve.run_many(
+            [target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False
+        )
+        until_running(lambda: serve.status().applications.get(APP), signals.stop)
+        return handle
 
     first = Deployment(deploy)
     deployments = [first]
@@ -177,7 +183,7 @@ def _serve(settings: ServeSettings, keys: Sequence[str], port: int, signals: Sig
         if not (is_there and within(DELETE_S, lambda: serve.delete(APP))):  # a cluster that others use keeps its Serve
             say("some replicas have not ended in time, or Ray is gone; what is left is ended")
         for each in deployments:
-            each.join(LEAVE_S)  # it sees that the application is gone; after Ray's end it would break this process
+            each.join(LEAVE_S)  # a call of Ray that it made after Ray's end would end this process, and with 1
     if killed:
         say(f"ended; {killed} replicas gave no sign of life and were killed: what their journals lack is lost")
         return False
@@ -203,37 +209,6 @@ def _serve_until_told(
             signals.again.clear()
             if (new := replace_all(settings, deploy, signals.stop)) is not None:
                 deployments.append(new)
-
-
-class Deployment(threading.Thread):
-    """A call that deploys, which can't be ended before it is done, in a thread of its own.
-
-    Args:
-        deploy: the call.
-
-    Attributes:
-        handle: what came of it; None before, and where it failed.
-        error: why it failed.
-    """
-
-    def __init__(self, deploy: Callable[[], Any]) -> None:
-        super().__init__(daemon=True)
-        self.handle: Any = None
-        self.error: Exception | None = None
-        self._deploy = deploy
-        self.start()
-
-    def run(self) -> None:
-        """Make the call."""
-        try:
-            self.handle = self._deploy()
-        except Exception as error:  # Ray's own, of many kinds
-            self.error = error
-
-    def wait(self, stop: threading.Event) -> None:
-        """Wait until it is done, or for as long as nobody says stop."""
-        while self.is_alive() and not stop.wait(LOOK_S):
-            pass
 
 
 def replace_all(

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from nanolens.server import fleet_end, fleet_lifecycle, fleet_retiring, ray_host
+from nanolens.errors import NanolensError
+from nanolens.server import fleet_deployment, fleet_end, fleet_lifecycle, fleet_retiring, ray_host
+from nanolens.server.fleet_deployment import Deployment, until_running
 from nanolens.server.fleet_end import Ended, drain, within
 from nanolens.server.fleet_lifecycle import ONE_S, Signals, replace_all, warn_unwritable
 from nanolens.server.fleet_retiring import Retiring, Word
@@ -222,6 +224,35 @@ def test_a_roll_is_not_waited_for_once_the_fleet_stops(said: list[str]) -> None:
     assert new is not None and new.is_alive() and len(said) == 1
     enough.set()
     new.join()
+
+
+class FakeStatus:
+    """Of an application, as Ray has it."""
+
+    def __init__(self, status: str) -> None:
+        self.status, self.message = status, "no room"
+
+
+def test_a_deployment_is_waited_for_until_it_runs_or_can_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_deployment, "LOOK_S", 0.001)
+    seen = [None, FakeStatus("DEPLOYING"), FakeStatus("RUNNING"), FakeStatus("DEPLOY_FAILED")]
+    until_running(lambda: seen.pop(0), threading.Event())
+    with pytest.raises(NanolensError, match="no room"):
+        until_running(lambda: seen.pop(0), threading.Event())
+
+
+def test_nobody_asks_ray_how_a_deployment_does_once_the_fleet_stops() -> None:
+    stop, asked = threading.Event(), threading.Event()
+
+    def status() -> FakeStatus:
+        asked.set()
+        return FakeStatus("NOT_STARTED")  # of an application that has been deleted
+
+    waits = Deployment(lambda: until_running(status, stop))
+    assert asked.wait(30)
+    stop.set()
+    waits.join(30)
+    assert not waits.is_alive() and waits.error is None
 
 
 def test_a_place_that_is_gone_is_known_before_a_replica_is_replaced(said: list[str], tmp_path: Path) -> None:
