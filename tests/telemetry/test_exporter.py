@@ -301,7 +301,7 @@ def test_spans_that_the_receiver_leaves_out_of_a_batch_are_counted(journal: Path
     sink = ListSink()
     sink.rejects = 2
     counts = export(journal, sink).counts
-    assert counts.rejected == 2 * len(sink.batches)
+    assert counts.rejected == sum(min(2, len(batch)) for batch in sink.batches) > 0  # a slow run cuts smaller ones
     assert counts.exported == counts.recorded - counts.rejected
 
 
