@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.config import HTTP_PROTOCOLS, WS_PROTOCOLS
 
 from .errors import ApiError
 from .sse import DONE, event
@@ -28,7 +29,11 @@ logger = logging.getLogger("ray.serve")  # the proxy's log
 
 
 def middlewares() -> list[Middleware]:
-    """What Ray puts around its proxy."""
+    """What Ray puts around its proxy. Called in its process, before it listens: it is to read HTTP as one server does.
+
+    Ray leaves the choice to uvicorn, which takes what is installed: a parser that sends chunks to HTTP/1.0, WebSockets.
+    """
+    HTTP_PROTOCOLS["auto"], WS_PROTOCOLS["auto"] = HTTP_PROTOCOLS["h11"], None
     return [Middleware(Edge)]
 
 

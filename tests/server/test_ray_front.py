@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,6 +79,45 @@ def test_a_client_sets_no_limit_to_rays_proxy(fleet: FleetServer) -> None:
     assert fleet.post("/v1/completions", completion(PROMPT, max_tokens=3), limit).status == 200
     with fleet.stream(f"/replicas/{min(fleet.replicas())}/v1/completions", completion("x"), limit) as wire:
         assert list(wire.events())[-1] == DONE
+
+
+def told(server: Server, head: str, body: bytes = b"") -> tuple[str, dict[str, str], bytes]:
+    """What a server sends until it closes the connection: first line, headers (names in lower case), the rest."""
+    with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
+        length = f"Content-Length: {len(body)}\r\n" if body else ""
+        connection.sendall(f"{head}\r\nHost: 127.0.0.1\r\n{length}\r\n".encode() + body)
+        first, _, rest = b"".join(iter(lambda: connection.recv(65536), b"")).partition(b"\r\n\r\n")
+    line, *others = first.decode().split("\r\n")
+    return line, {name.lower(): value for name, _, value in (each.partition(": ") for each in others)}, rest
+
+
+def test_a_stream_to_a_client_that_knows_no_chunks_has_none_and_is_closed_at_its_end(
+    fleet: FleetServer, tiny_server: Server
+) -> None:
+    body = json.dumps(completion("x", max_tokens=3, stream=True)).encode()
+    for server in (fleet, tiny_server):
+        head = "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json"
+        line, headers, rest = told(server, head, body)
+        assert line.split()[1] == "200" and "transfer-encoding" not in headers
+        *events, last, nothing = rest.decode().split("\n\n")
+        assert (last, nothing) == (f"data: {DONE}", "") and all(each.startswith("data: {") for each in events)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("GET /health HTTP/1.1\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "200"),
+        ("FOO /v1/completions HTTP/1.1\r\nConnection: close", "405"),
+    ],
+    ids=["upgrade", "unknown method"],
+)  # fmt: skip
+def test_what_is_odd_in_http_is_taken_as_by_one_server(
+    fleet: FleetServer, tiny_server: Server, head: str, status: str
+) -> None:
+    for server in (fleet, tiny_server):
+        line, headers, rest = told(server, head)
+        assert (line.split()[1], headers["content-type"]) == (status, "application/json") and json.loads(rest)
 
 
 @pytest.mark.timeout(300)

@@ -7,8 +7,10 @@ import json
 from typing import Any
 
 import pytest
+from uvicorn.config import HTTP_PROTOCOLS, WS_PROTOCOLS, Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from nanolens.server.ray_proxy import Edge
+from nanolens.server.ray_proxy import Edge, middlewares
 from nanolens.server.sse import DONE, event
 
 TEXT = event({"choices": [{"text": "one"}]})
@@ -27,7 +29,9 @@ STREAM = head(200, "text/event-stream; charset=utf-8")
 
 
 def played(
-    messages: list[dict[str, Any]], error: Exception | None = None, headers: tuple[tuple[bytes, bytes], ...] = (),
+    messages: list[dict[str, Any]],
+    error: Exception | None = None,
+    headers: tuple[tuple[bytes, bytes], ...] = (),
     path: str = "/v1/completions",
 ) -> tuple[list[dict[str, Any]], list[tuple[bytes, bytes]]]:
     """What reaches the client of a proxy that sends these messages, and then fails; and the headers that it sees."""
@@ -111,3 +115,12 @@ def test_an_id_that_the_proxy_can_not_read_does_not_reach_it() -> None:
 )  # fmt: skip
 def test_no_client_gives_the_proxy_orders(name: bytes) -> None:
     assert played([JSON, body(b"{}")], headers=((name, b"1"),))[1] == [NO_LIMIT]
+
+
+def test_http_is_read_as_by_one_server_whatever_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(HTTP_PROTOCOLS, "auto", "a.parser:of_another_kind")
+    monkeypatch.setitem(WS_PROTOCOLS, "auto", "web:sockets")
+    middlewares()
+    config = Config(Edge)
+    config.load()
+    assert (config.http_protocol_class, config.ws_protocol_class) == (H11Protocol, None)
