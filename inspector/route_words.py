@@ -57,7 +57,8 @@ def _why(route: Route) -> str:
         case "no_blocks":
             return f"{the_best} had a queue and too few free blocks; this one {caches}{found}, and {holds}"
         case "only":
-            return f"there was no other to choose; it {caches}{found}"
+            again = " that had not failed it before" if _number(route, "attempt") > 1 else ""
+            return f"there was no other to choose{again}; it {caches}{found}"
         case "full":
             return f"the first choice took no more calls; this one {caches}{found}, and {holds}"
         case "pinned" if best > _number(route, "matched_blocks"):
