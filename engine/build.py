@@ -20,6 +20,7 @@ from .config import EngineConfig
 from .core import EngineCore
 from .engine import Engine
 from .exporting import start_exporting
+from .standard_files import open_standard_files
 
 if TYPE_CHECKING:
     from .runner.load import LoadedModel
@@ -52,6 +53,7 @@ def build_engine(config: EngineConfig, parts: LoadedModel | None = None) -> Engi
         InvalidConfig, UnknownModel, ModelLoadError: what is wrong, in words.
         EngineDead: the exporter that the settings ask for did not start.
     """
+    open_standard_files()
     run_id = new_run_id()
     exporting = start_exporting(config, run_id)
     if exporting is None:

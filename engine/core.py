@@ -178,7 +178,7 @@ class EngineCore(StepLoop):
 
     def leave(self, reason: str) -> None:
         """Count as closed in a fork of the engine's process: record nothing, and use nothing that both hold."""
-        self._closed = reason
+        self._closed, self._left = reason, True
         self.recorder.leave()
 
     def audit(self) -> None:

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 
 from .messages import Close, Gone, Report, decode_report, encode_command
 from .outbox import Outbox
+from .standard_files import open_standard_files
 
 LOOK_S = 1.0  # between two looks at whether the process lives; a copy of its end of the pipe may outlive it
 EXIT_S = 30.0  # for the process to end after its pipe did, or when the program ends
@@ -48,6 +49,7 @@ class CoreLink:
         self._owner = os.getpid()
         self._last_words = ""
         self.ended = threading.Event()
+        open_standard_files()
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=target, args=(theirs,), name="nanolens-core")

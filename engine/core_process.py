@@ -46,6 +46,7 @@ from .messages import (
 )
 from .outbox import Outbox
 from .outputs import Delta, RequestOutput
+from .standard_files import open_standard_files
 
 LOOK_S = 1.0  # between two looks at whether the parent lives; a copy of its end of the pipe may outlive it
 STOP_S = 20.0  # for the step that is under way when the process shall end
@@ -69,6 +70,7 @@ def main(connection: Connection) -> None:
 
 def run(connection: Connection, build: Callable[[EngineConfig], Engine]) -> int:
     """Build an engine from the first message and serve it until its end; the exit code."""
+    open_standard_files()  # the parent may use their numbers for what is its own, such as its event loop
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole terminal group: the parent decides
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     outbox = Outbox(connection)

@@ -17,18 +17,17 @@ class Leavable(Protocol):
         """Give it up, for this reason, and touch nothing that the parent uses too. Takes no lock."""
 
 
-_kept: weakref.WeakSet[Leavable] = weakref.WeakSet()
+_owners: weakref.WeakKeyDictionary[Leavable, int] = weakref.WeakKeyDictionary()  # the process that each is of
 
 
 def leave_in_forks(engine: Leavable) -> None:
     """Have `engine.leave` called in every process that is forked off this one from now on."""
-    _kept.add(engine)
+    _owners[engine] = os.getpid()
 
 
 def _leave_all() -> None:
-    reason = f"the engine is that of process {os.getppid()}, of which this one is a fork; start one of its own here"
-    for engine in tuple(_kept):
-        engine.leave(reason)
+    for engine, owner in tuple(_owners.items()):  # the parent may be a fork too, or gone
+        engine.leave(f"the engine is that of process {owner}, of which this one is a fork; start one of its own here")
 
 
 os.register_at_fork(after_in_child=_leave_all)

@@ -86,6 +86,7 @@ class StepLoop:
         self._depth = 1 if overlap else 0  # steps launched and not read, at most, when step() returns
         self._reading = False  # a step's tokens are being dealt with
         self._closed = ""  # why the engine can't be used any more
+        self._left = False  # this is a fork of its process, perhaps made within a callback: the runner is not ours
         self._next_seq = 0
         self._random = random.Random(config.seed)
         recorder.make_keyframe = self.keyframe
@@ -101,10 +102,8 @@ class StepLoop:
     def has_work(self) -> bool:
         """Whether a step would do anything now: paused sequences wait for others, not for the engine."""
         scheduler = self.scheduler
-        if self._in_flight:
-            return True
-        if scheduler.paused:
-            return False
+        if self._in_flight or scheduler.paused:
+            return bool(self._in_flight)
         return bool(scheduler.waiting or scheduler.running or scheduler.residency.under_way) or self._is_due()
 
     @property
@@ -144,6 +143,7 @@ class StepLoop:
 
     def _step(self) -> bool:
         expired = self._expire()
+        self.require_open()
         plan = self.scheduler.plan()
         if plan is not None:
             self._launch(plan)
@@ -173,11 +173,12 @@ class StepLoop:
         return found
 
     def _drain(self) -> None:
-        while self._in_flight and self._in_flight[0].is_launched:  # not what a callback finds half launched
+        while self._in_flight and self._in_flight[0].is_launched and not self._left:  # one may be half launched
             self._collect()
 
     def _finish_moves(self, lost: str = "the runner did not tell how it ended") -> None:
-        self.scheduler.residency.settle(self.runner.finish_moves, lost, self.scheduler.step)
+        if not self._left:
+            self.scheduler.residency.settle(self.runner.finish_moves, lost, self.scheduler.step)
 
     def flush(self) -> None:
         """Hand what was recorded to the journal, as one frame.
@@ -232,6 +233,8 @@ class StepLoop:
 
     def _end(self, reason: str) -> None:
         """Write the last event and give back the device, whatever state that is in."""
+        if self._left:
+            return
         self._reading = False
         self.recorder.unsubscribe(self._check)  # nothing pauses any more
         self.recorder.record(EngineStopped(self.clock(), reason))
@@ -261,12 +264,9 @@ class StepLoop:
         flight.launch_ns, flight.is_launched = self.clock() - began, True
 
     def _run_halves(self, flight: InFlight, error: OutOfDeviceMemory) -> StepResult:
-        """Compute a step that did not fit into memory in two parts, once. A part that fails takes its requests along.
+        """Compute a step that did not fit into memory in two parts, once; raise the error where it can't be divided.
 
-        What was launched before is read first, and each part at once: nothing else takes memory beside it.
-
-        Raises:
-            OutOfDeviceMemory: it can't be divided.
+        A part that fails takes its requests along. Each is read at once, so that nothing takes memory beside it.
         """
         plan, parts = flight.plan, halves(flight.plan)
         if not parts:
@@ -275,6 +275,7 @@ class StepLoop:
         self.recorder.record(StepRetried(self.clock(), plan.step, describe(error), len(parts)))
         while self._in_flight and self._in_flight[0] is not flight:
             self._collect()
+        self.require_open()
         return run_parts(self.runner, plan, parts, self._fail)
 
     def _collect(self) -> None:
@@ -314,10 +315,9 @@ class StepLoop:
             self._reading = False
 
     def _fail(self, plan: StepPlan, error: BaseException) -> None:
-        """End the requests of a step that was not done. An interrupt passes on from here; a runner's fault stays.
-
-        Where the device no longer computes, the engine ends with them.
-        """
+        """End the requests of a step that was not done; the engine too, if its device is lost. Interrupts pass on."""
+        if self._left:
+            raise error
         message = f"step {plan.step} failed: {describe(error)}"
         logger.error("%s", message, exc_info=None if isinstance(error, EngineDead) else error)
         self.recorder.record(EngineError(self.clock(), plan.step, message))

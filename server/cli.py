@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import __version__
+from ..engine.standard_files import open_standard_files
 from ..errors import InvalidConfig, NanolensError
 from .options import Option
 from .settings import OPTIONS, ServeSettings, load_settings
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0: it ended in order; 1: it could not start, or its engine had died; 2: wrong usage.
     """
+    open_standard_files()
     flags = vars(make_parser().parse_args(argv))
     config = flags.pop("config", None)
     try:

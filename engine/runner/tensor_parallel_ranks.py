@@ -18,6 +18,7 @@ from ...errors import EngineDead, NanolensError, OutOfDeviceMemory
 from ..config import EngineConfig
 from ..core_link import how_it_ended
 from ..request import describe
+from ..standard_files import open_standard_files
 from .lasting_thread import call_in_lasting_thread
 from .swap_file import path_of_rank, remove_left
 from .tensor_parallel_memory import STAGES, PlanWriter, Progress, make_shared_memory
@@ -62,13 +63,6 @@ class Phase(Enum):
     RESTING = auto()  # they have to beat; nothing is due, so nothing is waited for
 
 
-def _open_standard() -> None:
-    """Give this process the standard files that it was started without: no pipe of a rank may get their numbers."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(fd, True)
-    os.close(fd)
-
-
 class Ranks:
     """`size` processes, each with a pipe, and the memory that they share with the driver.
 
@@ -90,7 +84,7 @@ class Ranks:
         self._beating, self._moving = Watch(size), Watch(1)
         self._swap_path: str | None = None
         self._patience = ""
-        _open_standard()
+        open_standard_files()
         self._fd = make_shared_memory(size)
         self.progress = Progress(self._fd, size)
         self._plans = PlanWriter(self._fd, size)
