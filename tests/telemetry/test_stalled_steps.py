@@ -181,7 +181,7 @@ def test_a_step_that_is_still_under_way_has_not_failed() -> None:
     engine, _ = timed_engine(num_blocks=64)
     request = engine.add(prompt(8), 40)
     engine.core._launch(engine.core.scheduler.plan())  # type: ignore[arg-type]
-    latency, breakdown = told(engine, request)
+    _, breakdown = told(engine, request)
     assert "stalled_step" not in breakdown.parts and breakdown.track.failed is None
 
 
