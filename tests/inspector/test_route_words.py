@@ -25,7 +25,7 @@ ROUTE: dict[str, str | int] = {
         ({"best_matched_blocks": 0}, "(load): none was believed to cache any of the prompt's blocks; it held 3 "),
         ({"reason": "no_blocks"}, "had a queue and too few free blocks; this one was believed to cache 2 of"),
         ({"reason": "only"}, "r1 (only): there was no other to choose; it was believed to cache 2 of"),
-        ({"reason": "only", "attempt": 2}, "there was no other to choose that had not failed it before; it was believed"),
+        ({"reason": "only", "attempt": 2}, "there was no other to choose that had not failed it before; it was"),
         ({"reason": "full"}, "r1 (full): the first choice took no more calls; this one was believed to cache 2 of"),
         ({"reason": "pinned"}, "r1 (pinned): the request names it, or goes on there; it was believed to cache 2"),
         ({"reason": "pinned"}, "12 blocks, another one 9."),

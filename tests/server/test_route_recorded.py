@@ -96,7 +96,7 @@ def test_explain_says_why_the_replica_was_chosen(journal: Path, capsys: Output) 
         "The router chose replica b (prefix): it was believed to cache 4 of the prompt's 5 blocks (as of 120 ms before"
         "), the most of all, but none of these 4 were found there; it held 1 request, the least loaded 0."
     ) in said["first"]
-    assert "The router chose replica a (only): there was no other to choose that had not failed it before" in said["second"]
+    assert "replica a (only): there was no other to choose that had not failed it before" in said["second"]
     assert "this was attempt 2, after b." in said["second"]
     assert "router" not in said["alone"]
     assert main(["explain", str(journal), "--slowest", "9", "--json"]) == 0
