@@ -28,7 +28,8 @@ class Silence:
         fleet: told which replicas are silent.
 
     Attributes:
-        seconds: for how long nothing has been heard of each replica.
+        seconds: for how long nothing has been heard of each replica: of those that have left the list, too, until
+            somebody says that they are gone. What they were asked before, clients still wait for.
     """
 
     def __init__(self, fleet: FleetView) -> None:
@@ -61,8 +62,19 @@ class Silence:
             yield found
 
     def hear(self, replica: str) -> None:
-        """A replica has given a sign of life."""
-        self._heard.add(replica)
+        """A replica has given a sign of life, on the list or not. "": nobody knows which."""
+        if replica:
+            self._heard.add(replica)
+
+    def forget(self, replica: str) -> None:
+        """A replica that has left the list is gone: nobody waits for it any more."""
+        self._heard.discard(replica)
+        self.seconds.pop(replica, None)
+
+    @property
+    def left(self) -> list[str]:
+        """Replicas that have left the list, and may still run."""
+        return sorted(self.seconds.keys() - set(self._fleet.replicas))
 
     def look(self, seconds: float) -> None:
         """So much time has passed in which signs of life would have been seen: break off the reads that wait in vain.
@@ -71,9 +83,8 @@ class Silence:
             seconds: less than what the clock says where the front itself stood still.
         """
         before, heard = self.seconds, self._heard
-        self.seconds = {
-            name: 0.0 if name in heard else before.get(name, 0.0) + seconds for name in self._fleet.replicas
-        }
+        known = before.keys() | heard | set(self._fleet.replicas)
+        self.seconds = {name: 0.0 if name in heard else before.get(name, 0.0) + seconds for name in known}
         self._heard = set()
         silent = {name: f"no sign of life for {each:.0f} s" for name, each in self.seconds.items() if each >= SILENT_S}
         self._fleet.silent = silent

@@ -113,7 +113,8 @@ class Front:
         return self._open or sum(each.running + each.waiting for each in known)
 
     async def word(self, replica: str) -> Word:
-        """What a replica that asks is told."""
+        """What a replica that asks is told; by asking, one that left before this front came makes itself known."""
+        self._silence.hear(replica)
         known = self._fleet.replicas
         return Word.LEFT_OUT if known and replica not in known and self._word is Word.GO_ON else self._word
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorDiedError, RayError
 from ray.serve.exceptions import RayServeException
 from ray.util import list_named_actors
 
@@ -19,6 +19,7 @@ from .fleet_view import FleetView
 
 LOOK_S = 0.25  # between two questions to a replica
 ASK_S = 5.0  # for the answer to one
+KILL_S = SILENT_S + 1.0  # of silence, before a kill: first, a front that was replaced lets its clients go, too
 
 
 class Lookout:
@@ -33,21 +34,27 @@ class Lookout:
     def __init__(self, replicas: Any, fleet: FleetView, silence: Silence) -> None:
         self._replicas, self._fleet, self._silence = replicas, fleet, silence
         self._asking: dict[str, asyncio.Task[None]] = {}
+        self._actors: dict[str, Any] = {}  # of replicas that have left the list: Ray sends them no calls
 
     async def run(self) -> None:
         """Ask them, again and again; one that does not answer holds no other up."""
         loop = asyncio.get_running_loop()
         before = loop.time()
         while True:
-            for name in self._fleet.replicas:
-                if name not in self._asking:
-                    task = loop.create_task(self._ask_report(name), context=contextvars.Context())
-                    self._asking[name] = task
-                    task.add_done_callback(lambda done, name=name: self._asking.pop(name, None))  # type: ignore[misc]
+            for names, ask in ((self._fleet.replicas, self._ask_report), (self._silence.left, self.ask_left)):
+                for name in names:
+                    self._begin(name, ask)
             await asyncio.sleep(LOOK_S)
             now = loop.time()
             self._silence.look(min(now - before, 2 * LOOK_S))  # no replica is blamed for what holds this process up
             before = now
+
+    def _begin(self, name: str, ask: Callable[[str], Coroutine[Any, Any, None]]) -> None:
+        """Ask a replica, if its last answer is not awaited any more."""
+        if name not in self._asking:
+            task = asyncio.get_running_loop().create_task(ask(name), context=contextvars.Context())
+            self._asking[name] = task
+            task.add_done_callback(lambda done: self._asking.pop(name, None))
 
     async def kill_silent(self) -> int:
         """Have Ray kill those that give no sign of life, once it is clear which: how many."""
@@ -64,6 +71,33 @@ class Lookout:
             async with asyncio.timeout(ASK_S):
                 self._fleet.take(await self._replicas.options(method_name="report").remote(ask))
                 self._silence.hear(name)
+
+    async def ask_left(self, name: str) -> None:
+        """Ask the process of a replica that has left the list whether it is there; forget one that is not."""
+        try:
+            async with asyncio.timeout(ASK_S):
+                if name not in self._actors:
+                    self._actors[name] = await asyncio.to_thread(find_actor, name)
+                await self._actors[name].__ray_ready__.remote()
+        except (ActorDiedError, ValueError):
+            self._actors.pop(name, None)
+            self._silence.forget(name)
+        except (RayError, TimeoutError):
+            return
+        else:
+            self._silence.hear(name)
+
+
+def find_actor(replica: str) -> Any:
+    """The actor of a replica, whose name ends in its id.
+
+    Raises:
+        ValueError: there is none any more.
+    """
+    for each in list_named_actors(all_namespaces=True):
+        if each["name"].rpartition("#")[2] == replica:
+            return ray.get_actor(each["name"], namespace=each["namespace"])
+    raise ValueError(f"there is no replica {replica!r}")
 
 
 def _kill(replicas: Collection[str]) -> int:

@@ -88,6 +88,34 @@ def test_only_who_waits_for_a_silent_replica_is_let_go() -> None:
     assert asyncio.run(play()) == [True, Silent, Silent]
 
 
+def test_who_waits_for_a_silent_replica_that_has_left_the_list_is_let_go() -> None:
+    view, silence = fleet("a", "b")
+
+    async def never() -> AsyncIterator[int]:
+        await asyncio.Event().wait()
+        yield 0
+
+    async def play() -> BaseException | None:
+        async def read() -> list[int]:
+            return [each async for each in silence.read(of("a"), never())]
+
+        task = asyncio.create_task(read())
+        await asyncio.sleep(0)
+        await look(silence, 0.25, "a", "b")
+        view.update(["b"])
+        await look(silence, SILENT_S / 2, "a", "b")
+        assert silence.left == ["a"] and not view.silent
+        await look(silence, SILENT_S, "b")
+        await asyncio.wait([task], timeout=30)
+        return task.exception()
+
+    assert isinstance(asyncio.run(play()), Silent)
+    assert silence.seconds["a"] == SILENT_S and chosen(view) == ("b",)
+    silence.forget("a")
+    asyncio.run(look(silence, 0.25, "b"))
+    assert not silence.left and not view.silent
+
+
 def relayed(*names: str, error: Elsewhere) -> tuple[list[HttpCall], dict[str, Any]]:
     """A call, each try of which fails so: the tries, and the error that the client gets."""
     view, _ = fleet(*names)
