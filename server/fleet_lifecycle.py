@@ -180,15 +180,28 @@ def _serve(settings: ServeSettings, keys: Sequence[str], port: int, signals: Sig
             killed = 0 if ended is Ended.WITHOUT_FRONT else kill_silent(first.handle)
     finally:
         is_there = within(ASK_S, serve.status)  # each step without it would take as long as it may
-        if not (is_there and within(DELETE_S, lambda: serve.delete(APP))):  # a cluster that others use keeps its Serve
+        # A cluster that others use keeps its Serve.
+        is_deleted = is_there and within(DELETE_S, lambda: serve.delete(APP))
+        if not is_deleted:
             say("some replicas have not ended in time, or Ray is gone; what is left is ended")
         for each in deployments:
             each.join(LEAVE_S)  # a call of Ray that it made after Ray's end would end this process, and with 1
+    return in_order(ended, killed, is_deleted)
+
+
+def in_order(ended: Ended, killed: int, is_deleted: bool) -> bool:
+    """Say how the fleet has ended: whether in order.
+
+    Args:
+        ended: how what ran has.
+        killed: replicas that gave no sign of life.
+        is_deleted: whether the others ended in time.
+    """
     if killed:
         say(f"ended; {killed} replicas gave no sign of life and were killed: what their journals lack is lost")
-        return False
-    say("ended" if ended is not Ended.WITHOUT_FRONT else "ended; the front was gone before")
-    return True
+    else:
+        say("ended" if ended is not Ended.WITHOUT_FRONT else "ended; the front was gone before")
+    return is_deleted and not killed
 
 
 def _welcome(settings: ServeSettings, port: int, began: float) -> None:

@@ -88,8 +88,12 @@ class Front:
         return FrontAnswer(self._app)
 
     async def drain(self) -> int:
-        """Let nobody in from here on: how many answers that generate have not ended."""
+        """Let nobody in from here on: how many answers that generate have not ended.
+
+        A replica that stands still while it is being replaced would be waited for, in vain: it is killed.
+        """
         self._stopping = True
+        await self._lookout.kill_left()
         return self._num_open()
 
     async def end(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 
 import ray
@@ -19,7 +19,7 @@ from .fleet_view import FleetView
 
 LOOK_S = 0.25  # between two questions to a replica
 ASK_S = 5.0  # for the answer to one
-KILL_S = SILENT_S + 1.0  # of silence, before a kill: first, a front that was replaced lets its clients go, too
+SURE_S = SILENT_S + 1.0  # of silence, before a kill: first, a front that was replaced lets its clients go, too
 
 
 class Lookout:
@@ -35,6 +35,7 @@ class Lookout:
         self._replicas, self._fleet, self._silence = replicas, fleet, silence
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._actors: dict[str, Any] = {}  # of replicas that have left the list: Ray sends them no calls
+        self._killed: set[str] = set()
 
     async def run(self) -> None:
         """Ask them, again and again; one that does not answer holds no other up."""
@@ -56,14 +57,24 @@ class Lookout:
             self._asking[name] = task
             task.add_done_callback(lambda done: self._asking.pop(name, None))
 
+    async def kill_left(self) -> None:
+        """Have Ray kill those that have left the list and give no sign of life: nobody waits for them any more."""
+        await self._kill(self._silence.left)
+
     async def kill_silent(self) -> int:
-        """Have Ray kill those that give no sign of life, once it is clear which: how many."""
+        """Have Ray kill all that give no sign of life, once it is clear which: how many it has killed so far."""
         waited = 0.0
-        while any(waited - LOOK_S <= each < SILENT_S for each in self._silence.seconds.values()):
+        while any(waited - LOOK_S <= each < SURE_S for each in self._silence.seconds.values()):
             await asyncio.sleep(LOOK_S)  # until each has been heard of since, or is silent
             waited += LOOK_S
-        silent = [name for name, each in self._silence.seconds.items() if each >= SILENT_S]
-        return await asyncio.to_thread(_kill, silent) if silent else 0
+        await self._kill(self._silence.seconds)
+        return len(self._killed)
+
+    async def _kill(self, names: Iterable[str]) -> None:
+        """Kill those of them that are silent, each once."""
+        silent = {name for name in names if self._silence.seconds.get(name, 0.0) >= SURE_S} - self._killed
+        if silent:
+            self._killed |= await asyncio.to_thread(kill, silent)
 
     async def _ask_report(self, name: str) -> None:
         ask = self._fleet.ask(name)
@@ -100,12 +111,11 @@ def find_actor(replica: str) -> Any:
     raise ValueError(f"there is no replica {replica!r}")
 
 
-def _kill(replicas: Collection[str]) -> int:
-    """Kill the actors of replicas, whose names end in their ids: how many."""
-    count = 0
-    for each in list_named_actors(all_namespaces=True):
-        if each["name"].rpartition("#")[2] in replicas:
-            with contextlib.suppress(ValueError, RayError):  # it is gone
-                ray.kill(ray.get_actor(each["name"], namespace=each["namespace"]))
-                count += 1
-    return count
+def kill(replicas: Collection[str]) -> set[str]:
+    """Kill the actors of replicas: those of them that there were."""
+    found = set()
+    for each in replicas:
+        with contextlib.suppress(ValueError, RayError):  # it is gone
+            ray.kill(find_actor(each))
+            found.add(each)
+    return found

@@ -18,7 +18,7 @@ from nanolens.errors import NanolensError
 from nanolens.server import fleet_deployment, fleet_end, fleet_lifecycle, fleet_retiring, ray_host
 from nanolens.server.fleet_deployment import Deployment, until_running
 from nanolens.server.fleet_end import Ended, drain, within
-from nanolens.server.fleet_lifecycle import ONE_S, Signals, replace_all, warn_unwritable
+from nanolens.server.fleet_lifecycle import ONE_S, Signals, in_order, replace_all, warn_unwritable
 from nanolens.server.fleet_retiring import Retiring, Word
 from nanolens.server.settings import load_settings
 
@@ -173,6 +173,12 @@ def test_a_second_signal_ends_the_drain(said: list[str]) -> None:
     front = FakeFront(2, left=1)
     assert drain(front, 600, hurry) is Ended.CUT
     assert front.asked == ["drain", "end"] and said[-1].startswith("1 answers are cut")
+
+
+def test_an_end_that_replicas_held_up_or_did_not_live_to_see_is_not_in_order(said: list[str]) -> None:
+    assert in_order(Ended.CUT, killed=0, is_deleted=True) and said[-1] == "ended"
+    assert not in_order(Ended.FINISHED, killed=0, is_deleted=False)
+    assert not in_order(Ended.FINISHED, killed=2, is_deleted=True) and "2 replicas gave no sign" in said[-1]
 
 
 def test_nothing_is_drained_without_a_front(said: list[str]) -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from nanolens.server import ray_lookout
-from nanolens.server.ray_lookout import Lookout
+from nanolens.server.ray_lookout import SURE_S, Lookout
 
 
 class FakeActor:
@@ -81,3 +81,31 @@ def test_one_that_is_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     for find in (nobody, lambda name: FakeActor(ActorDiedError())):
         silence = looked(monkeypatch, find)
         assert silence.seconds == {} and silence.left == []
+
+
+def test_an_end_kills_those_that_stand_still_once_each_whether_on_the_list_or_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed: list[set[str]] = []
+
+    def kill(names: set[str]) -> set[str]:
+        killed.append(set(names))
+        return set(names)
+
+    monkeypatch.setattr(ray_lookout, "kill", kill)
+    view = FleetView()
+    silence = Silence(view)
+
+    async def end() -> int:
+        view.update(["left", "leaving", "listed", "well"])
+        silence.look(1.0)
+        view.update(["listed", "well"])
+        for name in ("leaving", "well"):
+            silence.hear(name)
+        silence.look(SURE_S)
+        lookout = Lookout(None, view, silence)
+        for _ in range(2):
+            await lookout.kill_left()
+        return await lookout.kill_silent()
+
+    assert asyncio.run(end()) == 2 and killed == [{"left"}, {"listed"}]
