@@ -102,9 +102,8 @@ class StepLoop:
     def has_work(self) -> bool:
         """Whether a step would do anything now: paused sequences wait for others, not for the engine."""
         scheduler = self.scheduler
-        if self._in_flight or scheduler.paused:
-            return bool(self._in_flight)
-        return bool(scheduler.waiting or scheduler.running or scheduler.residency.under_way) or self._is_due()
+        is_wanted = scheduler.waiting or scheduler.running or scheduler.residency.under_way or self._is_due()
+        return bool(self._in_flight) or (not scheduler.paused and bool(is_wanted))
 
     @property
     def next_deadline(self) -> int | None:
